@@ -1,0 +1,27 @@
+"""Files that are complete or not there, whatever interrupts the writing of them."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, beside `path`; it takes the place of `path` when the block succeeds.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "metrics.json"
+    >>> with replacing(target) as unfinished:
+    ...     _ = unfinished.write_text("{}")
+    >>> target.read_text()
+    '{}'
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise

@@ -1,0 +1,143 @@
+"""Checkpoints of a run: the whole train state, the position in the data, and the progress.
+
+Orbax writes `checkpoints/<step>/` in the background and makes it visible only when complete.
+The latest few are kept, and the best one by a named metric.
+"""
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers as policies
+
+from cone_jax.errors import UserError
+
+DIRECTORY = "checkpoints"
+
+Tree = Any
+
+
+class Restored(NamedTuple):
+    """What a checkpoint gives back."""
+
+    state: Tree
+    data: dict[str, Any]  # state of the training stream
+    progress: dict[str, Any]  # what the loop knows beside the state
+
+
+class Checkpoints:
+    """The checkpoints below a workdir. A context manager: leaving it waits for writes."""
+
+    def __init__(
+        self,
+        workdir: Path | str,
+        *,
+        keep: int = 1,
+        best_metric: str = "",
+        read_only: bool = False,
+    ) -> None:
+        self._directory = Path(workdir).absolute() / DIRECTORY
+        self._best_metric = best_metric
+        handlers = {
+            "state": ocp.PyTreeCheckpointHandler(),
+            "data": ocp.JsonCheckpointHandler(),
+            "progress": ocp.JsonCheckpointHandler(),
+        }
+        keep_best = policies.BestN(
+            get_metric_fn=self._rank, n=1, keep_checkpoints_without_metrics=False
+        )
+        options = ocp.CheckpointManagerOptions(
+            best_fn=self._rank,  # makes Orbax write the metrics beside the checkpoint
+            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), keep_best]),
+            # What a killed process left half written is of no use; but a reader must not touch
+            # what a running process is writing.
+            cleanup_tmp_directories=not read_only,
+            read_only=read_only,
+        )
+        self._manager = ocp.CheckpointManager(
+            self._directory, options=options, item_handlers=handlers
+        )
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._manager.close()
+
+    def save(
+        self,
+        step: int,
+        state: Tree,
+        data: dict[str, Any],
+        progress: dict[str, Any],
+        metrics: dict[str, float] | None = None,
+    ) -> None:
+        """Starts writing; returns once the arrays have been copied out of the devices' reach."""
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.PyTreeSave(state),
+                data=ocp.args.JsonSave(data),
+                progress=ocp.args.JsonSave(progress),
+            ),
+            metrics=metrics or {},
+            force=True,
+        )
+
+    def latest_step(self) -> int | None:
+        """The newest complete checkpoint."""
+        return self._manager.latest_step()
+
+    def best_step(self) -> int | None:
+        """The checkpoint with the highest best metric, the later one of equals."""
+        measured = {step: self._manager.metrics(step) or {} for step in self._manager.all_steps()}
+        scored = [(self._rank(m), step) for step, m in measured.items() if self._best_metric in m]
+        return max(scored)[1] if scored else None
+
+    def restore(self, step: int, abstract_state: Tree) -> Restored:
+        """The whole checkpoint, arrays placed as `abstract_state` says."""
+        restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                state=_restore_args(abstract_state),
+                data=ocp.args.JsonRestore(),
+                progress=ocp.args.JsonRestore(),
+            ),
+        )
+        return Restored(restored["state"], restored["data"], restored["progress"])
+
+    def restore_fields(self, step: int, abstract_fields: dict[str, Tree]) -> dict[str, Tree]:
+        """Some fields of the state only, such as ``params`` and ``batch_stats``."""
+        restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(state=_restore_args(abstract_fields, partial_restore=True)),
+        )
+        return restored["state"]
+
+    def wait(self) -> None:
+        """Returns when everything saved is on disk."""
+        self._manager.wait_until_finished()
+
+    def _rank(self, metrics: dict[str, float]) -> float:
+        value = metrics.get(self._best_metric, math.nan)
+        return -math.inf if math.isnan(value) else value
+
+
+def _restore_args(abstract: Tree, **options: Any) -> ocp.args.PyTreeRestore:
+    restore_args = ocp.checkpoint_utils.construct_restore_args(abstract)
+    return ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, **options)
+
+
+def resolve_step(workdir: Path | str, step: int | None) -> int:
+    """The step asked for, or the latest; a clear error where there is none."""
+    directory = Path(workdir) / DIRECTORY
+    steps = sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
+    if not steps:
+        raise UserError(f"workdir ({workdir}) has no checkpoint; train first with --mode=train")
+    if step is None:
+        return steps[-1]
+    if step not in steps:
+        listing = ", ".join(map(str, steps))
+        raise UserError(f"step ({step}) has no checkpoint in {directory}; there are: {listing}")
+    return step

@@ -1,0 +1,1 @@
+"""From records on disk to uint8 batches: sources, transforms, order, pipeline."""

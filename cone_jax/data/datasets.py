@@ -1,0 +1,75 @@
+"""From a config's section ``data`` to batches."""
+
+import dataclasses
+
+from ml_collections import ConfigDict
+
+from cone_jax.data import sources, transforms
+from cone_jax.data.order import TrainOrder
+from cone_jax.data.pipeline import EvalBatches, Share, TrainBatches
+from cone_jax.data.sources import Source
+from cone_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """The two splits of a data set."""
+
+    train: Source
+    test: Source
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.train.class_names
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.train.class_names)
+
+
+def open_dataset(data: ConfigDict) -> Dataset:
+    """Opens both splits and checks that they belong together."""
+    dataset = Dataset(open_split(data, data.train_split), open_split(data, data.test_split))
+    unknown = sorted(set(dataset.test.class_names) - set(dataset.train.class_names))
+    if unknown:
+        raise UserError(
+            f"data.test_split ({data.test_split!r}) has classes that train lacks: {unknown[:5]}"
+        )
+    if data.num_classes not in (0, dataset.num_classes):
+        raise UserError(
+            f"data.num_classes ({data.num_classes}) must be {dataset.num_classes}, "
+            "what the source has, or 0"
+        )
+    return dataset
+
+
+def open_split(data: ConfigDict, split: str) -> Source:
+    """The records of one split; small pictures are kept decoded."""
+    options = {field.name: data[field.name] for field in dataclasses.fields(sources.Options)}
+    source = sources.create(data.source, split, **options)
+    return sources.CachedSource(source, data.cache_bytes)
+
+
+def train_order(config: ConfigDict, num_records: int) -> TrainOrder:
+    """The order of the training samples."""
+    if num_records < config.batch_size and config.data.last_batch == "drop":
+        raise UserError(
+            f"batch_size ({config.batch_size}) must be at most the {num_records} training images"
+        )
+    return TrainOrder(num_records, config.batch_size, config.seed, config.data.last_batch)
+
+
+def train_batches(
+    config: ConfigDict, source: Source, num_steps: int, share: Share = Share()
+) -> TrainBatches:
+    """The training stream of this process."""
+    pipelines = [transforms.parse(config.data.train_transforms)] * config.data.views
+    return TrainBatches(
+        source, train_order(config, len(source)), tuple(pipelines), num_steps, share
+    )
+
+
+def eval_batches(config: ConfigDict, source: Source, share: Share = Share()) -> EvalBatches:
+    """The evaluation batches of this process."""
+    pipeline = transforms.parse(config.data.test_transforms)
+    return EvalBatches(source, pipeline, config.evaluation.batch_size, share)

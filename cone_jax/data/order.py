@@ -1,0 +1,70 @@
+"""Which record goes where: the global order of samples, computed, never stored.
+
+The position of a sample in training is a number counted from 0 over the whole run. Its record
+is a function of (seed, position) alone, through a pseudo-random permutation of each epoch that
+needs no table. So any process can start at any position at once, and the order does not depend
+on how many processes share the work.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from grain.experimental import index_shuffle
+
+
+class Draw(NamedTuple):
+    """One sample of the training stream."""
+
+    record: int
+    epoch: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOrder:
+    """The endless stream of training samples: each epoch visits each record once.
+
+    `last_batch` says what happens to the ``num_records % batch_size`` samples at the end of an
+    epoch: with ``drop`` the epoch ends at its last full batch (other records miss out each
+    time); with ``carry`` they form a batch together with the start of the next epoch.
+
+    >>> order = TrainOrder(num_records=5, batch_size=2, seed=0, last_batch="carry")
+    >>> sorted(order[position].record for position in range(5, 10))
+    [0, 1, 2, 3, 4]
+    """
+
+    num_records: int
+    batch_size: int
+    seed: int
+    last_batch: str = "drop"
+
+    @property
+    def epoch_length(self) -> int:
+        """Samples of the stream in one epoch."""
+        if self.last_batch == "carry":
+            return self.num_records
+        return self.num_records // self.batch_size * self.batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in one epoch; with ``carry`` the epoch's end lies inside the last one."""
+        return -(-self.epoch_length // self.batch_size)
+
+    def __getitem__(self, position: int) -> Draw:
+        epoch, index = divmod(position, self.epoch_length)
+        shuffle_seed = _epoch_seed(self.seed, epoch)
+        # Four rounds are what Grain's own shuffle uses.
+        record = index_shuffle(index, max_index=self.num_records - 1, seed=shuffle_seed, rounds=4)
+        return Draw(record, epoch)
+
+
+@functools.lru_cache(maxsize=8)
+def _epoch_seed(seed: int, epoch: int) -> int:
+    """Seed and epoch hashed together into the 32 bits that the shuffle takes."""
+    return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
+
+
+def sample_rng(seed: int, draw: Draw, view: int) -> np.random.Generator:
+    """The private generator of one view of one record in one epoch, whoever makes it."""
+    return np.random.default_rng((seed, draw.epoch, draw.record, view))

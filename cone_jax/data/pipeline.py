@@ -1,0 +1,181 @@
+"""Batches of uint8 images by step number, read ahead by Grain.
+
+`TrainBatches[t]` is the share of one process in the batch of training step t, a pure function
+of (seed, t). Grain's threads or worker processes evaluate it ahead of time; the state of the
+stream is therefore one number, the next step, and holds for any number of processes.
+`EvalBatches` visits every record exactly once, padding the last batch with masked rows.
+
+Nothing here imports JAX, so that worker processes stay light.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grain
+import numpy as np
+from absl import flags
+
+from cone_jax.data import decode
+from cone_jax.data.order import Draw, TrainOrder, sample_rng
+from cone_jax.data.sources import Source
+from cone_jax.data.transforms import Pipeline
+from cone_jax.errors import UserError
+
+# image [b, H, W, 3] or [b, V, H, W, 3] uint8, label [b] int32, id [b] int32 and, for
+# evaluation, mask [b] bool; `damaged` [b] holds the record that could not be read, or -1.
+HostBatch = dict[str, np.ndarray]
+# One row of a batch.
+Sample = dict[str, Any]
+
+NOT_DAMAGED = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Which part of every batch this process makes: `index` of `count` equal parts."""
+
+    index: int = 0
+    count: int = 1
+
+    def rows(self, batch_size: int) -> range:
+        local = batch_size // self.count
+        return range(self.index * local, (self.index + 1) * local)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainBatches:
+    """The batches of training, by step. One pipeline a view."""
+
+    source: Source
+    order: TrainOrder
+    views: Sequence[Pipeline]
+    num_steps: int
+    share: Share = Share()
+
+    def __len__(self) -> int:
+        return self.num_steps
+
+    def __getitem__(self, step: int) -> HostBatch:
+        first = step * self.order.batch_size
+        draws = [self.order[first + row] for row in self.share.rows(self.order.batch_size)]
+        return _assemble([self._sample(draw) for draw in draws], "data.train_transforms")
+
+    def _sample(self, draw: Draw) -> Sample:
+        """One sample; a record that cannot be read is replaced by the one after it."""
+        damaged = NOT_DAMAGED
+        for offset in range(len(self.source)):
+            record = (draw.record + offset) % len(self.source)
+            try:
+                image, label = self.source[record]
+                picture = decode.open_image(image)
+                views = [
+                    pipeline(picture, sample_rng(self.order.seed, draw, view))
+                    for view, pipeline in enumerate(self.views)
+                ]
+            except decode.DamagedImage:
+                damaged = record if damaged == NOT_DAMAGED else damaged
+                continue
+            pixels = views[0] if len(views) == 1 else _stack(views, "data.train_transforms")
+            return {"image": pixels, "label": label, "id": record, "damaged": damaged}
+        raise UserError(f"data: none of {len(self.source)} training images can be read")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalBatches:
+    """Every record of a source once, in order; `mask` is False on the padding of the end."""
+
+    source: Source
+    transform: Pipeline
+    batch_size: int
+    share: Share = Share()
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // self.batch_size)
+
+    def __getitem__(self, index: int) -> HostBatch:
+        first = index * self.batch_size
+        samples = [self._sample(first + row) for row in self.share.rows(self.batch_size)]
+        return _assemble(samples, "data.test_transforms")
+
+    def _sample(self, position: int) -> Sample:
+        """A record, or record 0 again as padding. An unreadable picture counts as black."""
+        real = position < len(self.source)
+        record = position if real else 0
+        label, damaged = -1, NOT_DAMAGED
+        rng = np.random.default_rng(0)  # evaluation transforms are deterministic
+        try:
+            image, label = self.source[record]
+            pixels = self.transform(decode.open_image(image), rng)
+        except decode.DamagedImage:
+            damaged = record
+            real = real and label >= 0  # without its label it cannot be scored
+            pixels = self.transform(np.zeros((256, 256, 3), np.uint8), rng)
+        return {"image": pixels, "label": label, "id": record, "mask": real, "damaged": damaged}
+
+
+def _assemble(samples: Sequence[Sample], field: str) -> HostBatch:
+    batch = {"image": _stack([sample["image"] for sample in samples], field)}
+    for name in ("label", "id", "damaged"):
+        batch[name] = np.array([sample[name] for sample in samples], np.int32)
+    if "mask" in samples[0]:
+        batch["mask"] = np.array([sample["mask"] for sample in samples], bool)
+    return batch
+
+
+def _stack(images: Sequence[np.ndarray], field: str) -> np.ndarray:
+    if len({image.shape for image in images}) > 1:
+        raise UserError(
+            f"{field} gives images of different sizes ({images[0].shape[:2]} and others); "
+            "end it with a crop such as 'centre_crop(224)'"
+        )
+    return np.stack(images)
+
+
+class DamageTally:
+    """Counts records that could not be read; too many end the run."""
+
+    def __init__(self, source: Source, limit: float, report: Any) -> None:
+        self._source = source
+        self._limit = limit
+        self._report = report  # takes one line of text
+        self._seen: set[int] = set()
+
+    def add(self, damaged: np.ndarray) -> None:
+        for record in damaged[damaged != NOT_DAMAGED].tolist():
+            if record in self._seen:
+                continue
+            self._seen.add(record)
+            if len(self._seen) <= 5:
+                self._report(f"cannot read {self._source.describe(record)}; replaced")
+            if len(self._seen) > self._limit * len(self._source):
+                raise UserError(
+                    f"data: {len(self._seen)} of {len(self._source)} images cannot be read, more "
+                    f"than data.damaged_limit ({self._limit:.1%}); the last was "
+                    f"{self._source.describe(record)}; mend the files or raise the limit"
+                )
+
+
+def read_ahead(
+    batches: TrainBatches | EvalBatches,
+    *,
+    start: int = 0,
+    threads: int = 4,
+    prefetch: int = 4,
+    workers: int = 0,
+) -> Iterator[HostBatch]:
+    """Iterates from batch `start` to the end, `prefetch` batches ahead.
+
+    `threads` make batches in parallel; with `workers` each of so many processes has its own
+    threads. The sequence is the same whatever their number.
+    """
+    dataset = grain.MapDataset.source(batches)[start:]
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
+    stream = dataset.to_iter_dataset(options)
+    if workers > 0:
+        if not flags.FLAGS.is_parsed():  # Grain's workers inherit absl flags
+            flags.FLAGS.mark_as_parsed()
+        stream = stream.mp_prefetch(
+            grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=prefetch)
+        )
+    return iter(stream)

@@ -1,0 +1,48 @@
+"""Sources by the name a config gives them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from cone_jax.data.sources import array, digits, image_folder, packed, tfds
+from cone_jax.data.sources.source import Source
+from cone_jax.errors import UserError, closest
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The fields of config.data that say which data set is meant; each source reads its own."""
+
+    name: str = ""  # of a TFDS set: name[/config][:version]
+    path: str = ""  # image folder, .npz file or folder, packed folder, or TFDS data_dir
+    label_key: str = "label"  # the TFDS feature to learn
+    holdout: float = 0.1  # fraction of each class to test on where there is no test part
+    holdout_seed: int = 0
+
+
+SOURCES: dict[str, Callable[[str, Options], Source]] = {
+    "array": lambda split, o: array.open_npz(split, o.path, o.holdout, o.holdout_seed),
+    "digits": lambda split, o: digits.open_digits(split),
+    "image_folder": lambda split, o: image_folder.open_image_folder(
+        split, o.path, o.holdout, o.holdout_seed
+    ),
+    "packed": lambda split, o: packed.open_packed(split, o.path),
+    "tfds": lambda split, o: tfds.open_tfds(split, o.name, o.path, o.label_key),
+}
+
+
+def names() -> tuple[str, ...]:
+    """All kinds of source that `create` knows."""
+    return tuple(SOURCES)
+
+
+def create(kind: str, split: str, **options: Any) -> Source:
+    """The part `split` of the data set that `kind` and `options` (see `Options`) name.
+
+    >>> train = create("digits", "train")
+    >>> len(train), train[0].image.shape, train.class_names[:3]
+    (1437, (8, 8), ('0', '1', '2'))
+    """
+    if kind not in SOURCES:
+        raise UserError(f"data.source ({kind!r}) is not a source; {closest(kind, SOURCES)}")
+    return SOURCES[kind](split, Options(**options))

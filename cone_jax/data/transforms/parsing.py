@@ -1,0 +1,102 @@
+"""From the strings of a config to a pipeline.
+
+A spec is an operation's name, or a call of it with literal arguments: `flip`,
+`random_crop(32, padding=4)`. It is read as a Python expression but never evaluated, so a config
+can name only what `OPERATIONS` lists. A mistake is a `UserError` that quotes the spec and says
+what would be right.
+"""
+
+import ast
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from cone_jax.data.transforms import auto_augment, colour, geometry, occlusion
+from cone_jax.data.transforms.transform import Pipeline, Transform
+from cone_jax.errors import UserError
+
+OPERATIONS: dict[str, type[Transform]] = {
+    "random_resized_crop": geometry.RandomResizedCrop,
+    "resize": geometry.Resize,
+    "centre_crop": geometry.CentreCrop,
+    "random_crop": geometry.RandomCrop,
+    "flip": geometry.Flip,
+    "colour_jitter": colour.ColourJitter,
+    "grey": colour.Grey,
+    "blur": colour.Blur,
+    "auto_augment": auto_augment.AutoAugment,
+    "rand_augment": auto_augment.RandAugment,
+    "cutout": occlusion.Cutout,
+    "random_erasing": occlusion.RandomErasing,
+}
+
+
+def parse(specs: Iterable[str]) -> Pipeline:
+    """The pipeline that a config's list of transforms describes.
+
+    >>> parse(("resize(256)", "centre_crop(224)")).output_size()
+    (224, 224)
+    >>> parse(("centre_corp(224)",))
+    Traceback (most recent call last):
+    cone_jax.errors.UserError: transform 'centre_corp(224)': no operation 'centre_corp'; \
+the closest is centre_crop(size)
+    """
+    if isinstance(specs, str):
+        raise UserError(f"transforms must be a list of strings, not the one string {specs!r}")
+    return Pipeline(geometry.fused(tuple(_transform(spec) for spec in specs)))
+
+
+def signature(name: str) -> str:
+    """An operation as its documentation would write it.
+
+    >>> signature("random_crop")
+    'random_crop(size, padding=0)'
+    """
+    parameters = inspect.signature(OPERATIONS[name]).parameters.values()
+    return f"{name}({', '.join(_parameter(parameter) for parameter in parameters)})"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    if parameter.default is parameter.empty:
+        return parameter.name
+    return f"{parameter.name}={parameter.default!r}"
+
+
+def _transform(spec: str) -> Transform:
+    name, positional, named = _read(spec)
+    if name not in OPERATIONS:
+        near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.4)
+        cure = f"the closest is {signature(near[0])}" if near else f"there are {_listing()}"
+        raise UserError(f"transform {spec!r}: no operation {name!r}; {cure}")
+    try:
+        return OPERATIONS[name](*positional, **named)
+    except (TypeError, ValueError) as error:
+        reason = str(error).removeprefix(f"{OPERATIONS[name].__name__}.__init__() ")
+        raise UserError(f"transform {spec!r}: {reason}; use {signature(name)}") from error
+
+
+def _listing() -> str:
+    return ", ".join(OPERATIONS)
+
+
+def _read(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Name, positional and named arguments of a spec, literals only."""
+    try:
+        node = ast.parse(spec.strip(), mode="eval").body
+        call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
+        if not isinstance(call.func, ast.Name):
+            raise ValueError("not a call")
+        positional = [_literal(argument) for argument in call.args]
+        named = {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"transform {spec!r} must read like {signature('random_crop')}: a name from "
+            f"{_listing()}, and numbers, strings or tuples in brackets"
+        ) from error
+    return call.func.id, positional, named
+
+
+def _literal(node: ast.expr) -> Any:
+    value = ast.literal_eval(node)
+    return tuple(value) if isinstance(value, list) else value

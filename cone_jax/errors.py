@@ -1,0 +1,29 @@
+"""The one exception that means: the user's input needs a correction, and here is which.
+
+Everything a user can get wrong (a flag, a config field, a data set, a file) ends in a
+`UserError` whose message is one line: the field or file, the value found, and the cure.
+`main.py` prints that line and exits with code 2; library callers may catch it.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake in the user's input, explained in one line."""
+
+
+def closest(name: str, valid: Iterable[str]) -> str:
+    """The cure for a misspelt name.
+
+    >>> closest("resnet81", ["resnet18", "resnet34"])
+    "did you mean 'resnet18'? Valid: resnet18, resnet34"
+    """
+    options = sorted(valid)
+    near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    listing = f"Valid: {', '.join(options)}"
+    return f"did you mean {near[0]!r}? {listing}" if near else listing
+
+
+class TrainingFailed(RuntimeError):  # noqa: N818 - names what happened
+    """The run cannot go on, through no mistake in the input's form; exit code 1."""

@@ -1,0 +1,187 @@
+"""The loss functions of CoNe and of what it is compared with, as pure functions on arrays.
+
+They know no model, no bank and no config, so they drop into any training loop, under `jit`,
+`vmap` or `shard_map`. Shapes: B rows of a batch, A anchors, K bank rows, D embedding, C classes.
+Every loss returns one value a row, ``[B]``, without reduction. All are computed in float32 and
+in log space; a row that has nothing to say (no positive, nothing valid) gives exactly 0 and a
+zero gradient, never NaN.
+
+Reference: Zheng et al., "CoNe: Contrast Your Neighbours for Supervised Image Classification",
+arXiv 2308.10761.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+SmoothingForm = Literal["official", "uniform"]
+
+Rows = Float[Array, " B"]
+Similarity = Float[Array, "B A"]
+Mask = Bool[Array, "B A"]
+
+
+def normalise(embedding: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+    """Rows scaled to unit length, ``x / max(|x|, 1e-12)``; finite gradient at zero.
+
+    >>> print(normalise(jnp.array([[3.0, 4.0], [0.0, 0.0]])))
+    [[0.6 0.8]
+     [0.  0. ]]
+    """
+    x = embedding.astype(jnp.float32)
+    # The floor is applied to the square, so that neither branch has an infinite derivative.
+    square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+
+
+def cross_entropy(
+    logits: Float[Array, "B C"],
+    labels: Int[Array, " B"] | Float[Array, "B C"],
+    *,
+    smoothing: float = 0.0,
+    form: SmoothingForm = "official",
+) -> Rows:
+    """Softmax cross-entropy against class indices or class probabilities.
+
+    Label smoothing comes in two forms. ``official`` (the released CoNe code) leaves
+    ``1 - smoothing`` on the true class and ``smoothing / (C - 1)`` on each other one;
+    ``uniform`` (Szegedy et al., torch, Keras) mixes in ``smoothing / C`` on every class.
+
+    >>> logits = jnp.array([[2.0, 0.0, 0.0]])
+    >>> round(float(cross_entropy(logits, jnp.array([0]))[0]), 4)
+    0.2395
+    >>> round(float(cross_entropy(logits, jnp.array([0]), smoothing=0.3, form="uniform")[0]), 4)
+    0.6395
+    """
+    logits = logits.astype(jnp.float32)
+    if labels.ndim == 1 and smoothing == 0.0:
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    num_classes = logits.shape[-1]
+    targets = jax.nn.one_hot(labels, num_classes) if labels.ndim == 1 else labels
+    if smoothing > 0.0 and num_classes > 1:
+        uniform_share = smoothing
+        if form == "official":
+            uniform_share = smoothing * num_classes / (num_classes - 1)
+        targets = optax.smooth_labels(targets.astype(jnp.float32), uniform_share)
+    return optax.softmax_cross_entropy(logits, targets)
+
+
+def sup_in(
+    similarity: Similarity, positive: Mask, *, temperature: float, where: Mask | None = None
+) -> Rows:
+    """Supervised contrastive loss with the sum over positives *inside* the logarithm.
+
+    ``l_i = logsumexp_{a in A(i)} u_ia / tau - logsumexp_{p in P(i)} u_ip / tau``
+
+    `similarity` holds the cosines u between B queries and A anchors, `positive` marks the
+    anchors of the query's class, `where` the anchors that exist at all. Without positives the
+    row is 0. (Eq. 2 of CoNe; SupCon's L_in differs by the constant ``log |P|``.)
+
+    >>> u = jnp.array([[0.9, 0.1, 0.1]])
+    >>> round(float(sup_in(u, jnp.array([[True, False, False]]), temperature=0.1)[0]), 6)
+    0.00067
+    """
+    logits, positive, where, has_positive = _prepare(similarity, positive, temperature, where)
+    every = _logsumexp(logits, where)
+    positives = _logsumexp(logits, positive)
+    return jnp.where(has_positive, every - positives, 0.0)
+
+
+def sup_out(
+    similarity: Similarity, positive: Mask, *, temperature: float, where: Mask | None = None
+) -> Rows:
+    """Supervised contrastive loss with the mean over positives *outside* the logarithm.
+
+    ``l_i = logsumexp_{a in A(i)} u_ia / tau - mean_{p in P(i)} u_ip / tau``
+
+    The same contract as `sup_in`. (L_out of Khosla et al., arXiv 2004.11362.)
+
+    >>> u = jnp.array([[0.9, 0.5, 0.1]])
+    >>> round(float(sup_out(u, jnp.array([[True, True, False]]), temperature=0.1)[0]), 6)
+    2.018479
+    """
+    logits, positive, where, has_positive = _prepare(similarity, positive, temperature, where)
+    every = _logsumexp(logits, where)
+    mean_positive = jnp.mean(logits, axis=-1, where=positive)
+    return jnp.where(has_positive, every - mean_positive, 0.0)
+
+
+def soft_labels(
+    similarity: Float[Array, "B K"],
+    probs: Float[Array, "K C"],
+    *,
+    temperature: float,
+    where: Bool[Array, "B K"] | None = None,
+) -> Float[Array, "B C"]:
+    """Class probabilities averaged over anchors with softmax(similarity / tau) as weights.
+
+    Rows sum to 1 when the rows of `probs` do. A row with no valid anchor is the plain mean of
+    `probs`. (Eq. 5 to 7 of CoNe: the target of distributional consistency.)
+
+    >>> u = jnp.array([[1.0, 0.0]])
+    >>> [f"{p:.3f}" for p in soft_labels(u, jnp.eye(2), temperature=0.5)[0]]
+    ['0.881', '0.119']
+    """
+    logits = similarity.astype(jnp.float32) / temperature
+    if where is not None:
+        usable = jnp.any(where, axis=-1, keepdims=True)
+        logits = jnp.where(where & usable, logits, jnp.where(usable, -jnp.inf, 0.0))
+    weights = jax.nn.softmax(logits, axis=-1)
+    return jnp.matmul(weights, probs.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+
+
+def distributional_consistency(
+    target_probs: Float[Array, "B C"], logits: Float[Array, "B C"]
+) -> Rows:
+    """``KL(target || softmax(logits))``; the target is a constant, ``0 log 0 = 0``.
+
+    >>> distributional_consistency(jnp.array([[0.5, 0.5]]), jnp.array([[1.0, 1.0]])).tolist()
+    [0.0]
+    """
+    target = jax.lax.stop_gradient(target_probs.astype(jnp.float32))
+    return optax.kl_divergence(jax.nn.log_softmax(logits.astype(jnp.float32)), target)
+
+
+def positive_gradient_coefficients(
+    similarity: Similarity, positive: Mask, *, temperature: float, where: Mask | None = None
+) -> Float[Array, "B A"]:
+    """How strongly `sup_in` pulls the query towards each positive: alpha in [0, 1].
+
+    With s = exp(u / tau) and S_p, S_n its sums over positives and negatives,
+    ``alpha_p = s_p / S_p - s_p / (S_p + S_n)``; 0 for anchors that are not positive. Then
+    ``-d sup_in / d z = (1 / tau) (sum_p alpha_p z_p - sum_n s_n / (S_p + S_n) z_n)``.
+
+    >>> u = jnp.array([[0.8, 0.2, 0.5]])
+    >>> is_positive = jnp.array([[True, True, False]])
+    >>> print(positive_gradient_coefficients(u, is_positive, temperature=0.5).round(4))
+    [[0.228  0.0687 0.    ]]
+    """
+    logits, positive, where, has_positive = _prepare(similarity, positive, temperature, where)
+    among_positives = jnp.exp(logits - _logsumexp(logits, positive)[:, None])
+    among_all = jnp.exp(logits - _logsumexp(logits, where)[:, None])
+    alpha = among_positives - among_all
+    counts = positive & has_positive[:, None]
+    return jnp.where(counts, jnp.maximum(alpha, 0.0), 0.0)
+
+
+def _prepare(
+    similarity: Similarity, positive: Mask, temperature: float, where: Mask | None
+) -> tuple[Similarity, Mask, Mask, Bool[Array, " B"]]:
+    """Logits and masks in which every row has something to reduce over.
+
+    A reduction over an empty mask has NaN gradients even where its result is discarded, so
+    empty rows get a full mask here and the caller zeroes their result.
+    """
+    where = jnp.ones_like(positive) if where is None else where
+    positive = positive & where
+    has_positive = jnp.any(positive, axis=-1)
+    logits = jnp.where(where, similarity.astype(jnp.float32), 0.0) / temperature
+    empty = ~has_positive[:, None]
+    return logits, positive | empty, where | empty, has_positive
+
+
+def _logsumexp(logits: Similarity, where: Mask) -> Rows:
+    return jax.nn.logsumexp(logits, axis=-1, where=where)

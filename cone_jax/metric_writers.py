@@ -1,0 +1,105 @@
+"""Numbers of a run on disk: `metrics.jsonl` for programs, event files for TensorBoard.
+
+`metrics.jsonl` is exactly reproducible: one object a line, ``step`` first, and after an
+interruption it goes on as if there had been none. What depends on the clock (images/s) goes to
+`timing.jsonl`.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from tensorboardX import SummaryWriter
+
+from cone_jax import atomic_file
+
+METRICS_FILE = "metrics.jsonl"
+TIMING_FILE = "timing.jsonl"
+
+
+class JsonLines:
+    """An append-only file of records in the order of their steps."""
+
+    def __init__(self, path: Path, *, last_step: int) -> None:
+        """Opens `path` for the steps after `last_step`; later records are dropped.
+
+        They are of steps that will be taken again, because the run goes on from an earlier
+        checkpoint.
+        """
+        kept = [record for record in read_records(path) if record["step"] <= last_step]
+        with atomic_file.replacing(path) as unfinished:
+            unfinished.write_text("".join(_line(record) for record in kept))
+        self._file: IO[str] = path.open("a")
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        self._file.write(_line(record))
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Returns when everything written has reached the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The complete records of a file; a last line cut short by a crash is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def latest_values(path: Path) -> dict[str, Any]:
+    """The newest value of everything recorded in a file."""
+    merged: dict[str, Any] = {}
+    for record in read_records(path):
+        merged |= record
+    return merged
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(dict(record)) + "\n"
+
+
+class MetricWriter:
+    """Writes the numbers of one run. A context manager."""
+
+    def __init__(self, workdir: Path, *, last_step: int) -> None:
+        self._metrics = JsonLines(workdir / METRICS_FILE, last_step=last_step)
+        self._timing = JsonLines(workdir / TIMING_FILE, last_step=last_step)
+        # TensorBoard hides events of an earlier start from purge_step on.
+        self._events = SummaryWriter(str(workdir), purge_step=last_step + 1)
+
+    def __enter__(self) -> "MetricWriter":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for file in (self._metrics, self._timing, self._events):
+            file.close()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Records metrics that are the same in every run of the same config."""
+        self._metrics.write({"step": step, **values})
+        self._to_events(step, values)
+
+    def write_timing(self, step: int, values: Mapping[str, float]) -> None:
+        """Records what the clock said."""
+        self._timing.write({"step": step, **values})
+        self._to_events(step, values)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Shows a text, such as the config, in TensorBoard."""
+        self._events.add_text(name, text)
+
+    def sync(self) -> None:
+        """Call before a checkpoint: what it covers must not be lost with the process."""
+        self._metrics.sync()
+        self._events.flush()
+
+    def _to_events(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._events.add_scalar(name, value, step)

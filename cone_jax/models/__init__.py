@@ -1,0 +1,19 @@
+"""Architectures: one file a family, and the encoder they all become part of."""
+
+from cone_jax.models.cost import abstract_variables, multiply_accumulates, parameters
+from cone_jax.models.encoder import Classifier, Encoder, EncoderOutput, ModelSpec, Projection
+from cone_jax.models.registry import build, create, names
+
+__all__ = [
+    "Classifier",
+    "Encoder",
+    "EncoderOutput",
+    "ModelSpec",
+    "Projection",
+    "abstract_variables",
+    "build",
+    "create",
+    "multiply_accumulates",
+    "names",
+    "parameters",
+]

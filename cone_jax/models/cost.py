@@ -1,0 +1,63 @@
+"""What a network costs: parameters, and multiply-accumulates of one forward pass.
+
+Both come from abstract evaluation: nothing is computed, no memory is taken.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from cone_jax.models.encoder import Encoder
+from cone_jax.models.registry import build
+
+
+def abstract_variables(encoder: Encoder, image_size: int) -> Any:
+    """The shapes of an encoder's variables: ``params`` and, with BatchNorm, ``batch_stats``."""
+    image = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
+    return jax.eval_shape(lambda x: encoder.init(jax.random.key(0), x, train=False), image)
+
+
+def parameters(encoder: Encoder, image_size: int) -> int:
+    """The number of trained values."""
+    variables = abstract_variables(encoder, image_size)
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(variables["params"]))
+
+
+def multiply_accumulates(encoder: Encoder, image_size: int) -> int:
+    """Of convolutions and matrix products, for one image in evaluation mode."""
+    encoder = build(encoder.spec, plain_convolutions=True)
+    image = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
+    variables = abstract_variables(encoder, image_size)
+    jaxpr = jax.make_jaxpr(lambda v, x: encoder.apply(v, x, train=False))(variables, image)
+    return sum(_multiplications(equation) for equation in _equations(jaxpr.jaxpr))
+
+
+def _equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
+    """All equations, those of inner functions included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(inner, core.ClosedJaxpr):
+                    yield from _equations(inner.jaxpr)
+                elif isinstance(inner, core.Jaxpr):
+                    yield from _equations(inner)
+
+
+def _multiplications(equation: core.JaxprEqn) -> int:
+    shapes: list[Any] = [
+        getattr(variable.aval, "shape", ()) for variable in (*equation.invars, *equation.outvars)
+    ]
+    if equation.primitive.name == "conv_general_dilated":
+        _, kernel, outputs = shapes
+        out_channels = kernel[equation.params["dimension_numbers"].rhs_spec[0]]
+        return math.prod(outputs) * math.prod(kernel) // out_channels
+    if equation.primitive.name == "dot_general":
+        left, _, outputs = shapes
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return math.prod(outputs) * math.prod(left[axis] for axis in contracted)
+    return 0

@@ -1,0 +1,140 @@
+"""The encoder of the method: backbone, projection head, classifier.
+
+    images [B,H,W,3] -> backbone -> features [B,d] -> projection -> embedding [B,D] -> logits [B,C]
+
+The classifier's columns are the class centres. The embedding is returned un-normalised; only
+similarities and the bank use its unit-norm version (`cone_jax.losses.normalise`).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from cone_jax import losses
+from cone_jax.models.layers import Layers
+
+ClassifierInput = Literal["embedding", "features"]
+ClassifierKind = Literal["linear", "cosine"]
+
+
+class EncoderOutput(NamedTuple):
+    features: jax.Array  # [B, d] pooled backbone features, float32
+    embedding: jax.Array  # [B, D] not normalised, float32
+    logits: jax.Array  # [B, C] float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Projection:
+    """Shape of the projection head: `layers` hidden Linear-BN-ReLU blocks, then a Linear.
+
+    `hidden` None means ``max(2 d, 4096)``, the released code's rule.
+    """
+
+    dim: int = 256
+    hidden: int | None = None
+    layers: int = 1
+    batch_norm: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """What the class centres see.
+
+    `input` is the embedding (default) or the pooled features. `kind` "linear" takes it as it
+    is; "cosine" scales it to unit norm first (the paper's equations), and the lengths of the
+    centres are the learned scale.
+    """
+
+    input: ClassifierInput = "embedding"
+    kind: ClassifierKind = "linear"
+    bias: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """What a network is, in plain values: enough to build it again from a file.
+
+    >>> spec = ModelSpec("resnet8", 10, stem="cifar", options=(("width", 8),))
+    >>> ModelSpec.from_dict(spec.to_dict()) == spec
+    True
+    """
+
+    name: str
+    num_classes: int
+    stem: str = "imagenet"
+    projection: Projection | None = Projection()
+    classifier: Classifier = Classifier()
+    dtype: str = "float32"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {**dataclasses.asdict(self), "options": dict(self.options)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelSpec":
+        """The inverse of `to_dict`."""
+        projection = values["projection"]
+        return cls(
+            **{
+                **values,
+                "projection": Projection(**projection) if projection else None,
+                "classifier": Classifier(**values["classifier"]),
+                "options": tuple(sorted(values["options"].items())),
+            }
+        )
+
+
+class ProjectionHead(nn.Module):
+    """The MLP between backbone and embedding."""
+
+    spec: Projection
+    make: Layers
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        hidden = self.spec.hidden or max(2 * x.shape[-1], 4096)
+        for index in range(1, self.spec.layers + 1):
+            x = self.make.linear(hidden, fan_in=x.shape[-1], name=f"linear{index}")(x)
+            if self.spec.batch_norm:
+                x = self.make.batch_norm(name=f"bn{index}")(x)
+            x = nn.relu(x)
+        return self.make.linear(self.spec.dim, fan_in=x.shape[-1], name="linear_out")(x)
+
+
+class Encoder(nn.Module):
+    """Backbone + projection head + classifier. Without a projection the embedding is d wide."""
+
+    backbone: nn.Module
+    spec: ModelSpec
+    make: Layers
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool) -> EncoderOutput:
+        features = self.backbone(images, train=train).astype(jnp.float32)
+        embedding = features
+        if self.spec.projection is not None:
+            head = ProjectionHead(
+                self.spec.projection, self.make.training(train), name="projection"
+            )
+            embedding = head(features).astype(jnp.float32)
+        classifier = self.spec.classifier
+        seen = embedding if classifier.input == "embedding" else features
+        # An architecture's published initialisation is that of a layer on its own features.
+        std = getattr(self.backbone, "classifier_std", None) if seen is features else None
+        if classifier.kind == "cosine":
+            seen = losses.normalise(seen)
+        # Class centres stay in float32: they decide, and they cost nothing.
+        logits = dataclasses.replace(self.make, dtype=jnp.float32).linear(
+            self.spec.num_classes,
+            fan_in=seen.shape[-1],
+            use_bias=classifier.bias,
+            kernel_init=nn.initializers.normal(std) if std else None,
+            bias_init=nn.initializers.zeros if std else None,
+            name="classifier",
+        )(seen)
+        return EncoderOutput(features, embedding, logits)

@@ -1,0 +1,144 @@
+"""The layers every architecture is built of, with the conventions of the method's networks.
+
+PyTorch's padding (symmetric, whatever the stride), initialisation and BatchNorm constants, in
+Flax, so that a convention is decided once. Parameters and statistics are float32; `dtype` is
+that of the computation.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from cone_jax.models import convolution
+from cone_jax.models.batch_norm import BatchNorm
+
+Initializer = nn.initializers.Initializer
+
+# He et al.: normal with std sqrt(2 / (kh * kw * out)).
+he_normal_fan_out: Initializer = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+
+
+def uniform_fan_in(fan_in: int) -> Initializer:
+    """U(-1/sqrt(fan_in), 1/sqrt(fan_in)): PyTorch's default, for weights and biases alike."""
+    bound = 1.0 / math.sqrt(fan_in)
+
+    def init(rng: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(rng, shape, dtype, -bound, bound)
+
+    return init
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """Makes the layers of one network: what all of them have in common is said once.
+
+    `plain_convolutions` writes every convolution as XLA's own, for graphs that leave this
+    machine; otherwise each takes the form that suits the backend.
+    """
+
+    dtype: Any = jnp.float32
+    train: bool = False
+    bn_momentum: float = 0.9
+    bn_groups: int = 1
+    plain_convolutions: bool = False
+
+    def training(self, train: bool) -> "Layers":
+        """The same layers, in train or evaluation mode."""
+        return dataclasses.replace(self, train=train)
+
+    def conv(
+        self,
+        features: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        kernel_init: Initializer = he_normal_fan_out,
+        name: str | None = None,
+    ) -> nn.Conv:
+        """A square convolution without bias, padded by ``(kernel - 1) / 2`` on all sides."""
+        pad = (kernel - 1) // 2
+        return nn.Conv(
+            features,
+            (kernel, kernel),
+            strides=stride,
+            padding=((pad, pad), (pad, pad)),
+            feature_group_count=groups,
+            use_bias=False,
+            dtype=self.dtype,
+            kernel_init=kernel_init,
+            conv_general_dilated=self.convolve,
+            name=name,
+        )
+
+    def batch_norm(
+        self, *, bias_init: Initializer = nn.initializers.zeros, name: str | None = None
+    ) -> BatchNorm:
+        """BatchNorm over all axes but the last, in this network's mode."""
+        return BatchNorm(
+            train=self.train,
+            momentum=self.bn_momentum,
+            groups=self.bn_groups,
+            dtype=self.dtype,
+            bias_init=bias_init,
+            name=name,
+        )
+
+    def linear(
+        self,
+        features: int,
+        fan_in: int,
+        *,
+        use_bias: bool = True,
+        kernel_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+        name: str | None = None,
+    ) -> nn.Dense:
+        """A linear layer, initialised as PyTorch does unless told otherwise."""
+        return nn.Dense(
+            features,
+            use_bias=use_bias,
+            dtype=self.dtype,
+            kernel_init=kernel_init or uniform_fan_in(fan_in),
+            bias_init=bias_init or uniform_fan_in(fan_in),
+            name=name,
+        )
+
+    def dropout(self, rate: float) -> nn.Dropout:
+        """Zeroes single values in train mode, with the rng ``dropout``."""
+        return nn.Dropout(rate, deterministic=not self.train)
+
+    def drop_branch(self, x: jax.Array, rate: float) -> jax.Array:
+        """Stochastic depth: zeroes a residual branch for whole samples, scales up the others."""
+        over_sample = tuple(range(1, x.ndim))
+        return nn.Dropout(rate, broadcast_dims=over_sample, deterministic=not self.train)(x)
+
+    @property
+    def convolve(self) -> Any:
+        """The convolution, as `flax.linen.Conv` takes it."""
+        on_cpu = jax.default_backend() == "cpu" and not self.plain_convolutions
+        return convolution.for_cpu if on_cpu else convolution.plain
+
+
+def max_pool(x: jax.Array) -> jax.Array:
+    """3x3 with stride 2, padded by one (with minus infinity)."""
+    return nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+
+
+def global_average_pool(x: jax.Array) -> jax.Array:
+    """[B, H, W, d] -> [B, d], averaged in float32."""
+    return jnp.mean(x.astype(jnp.float32), axis=(1, 2))
+
+
+def linear_rates(highest: float, blocks: int) -> list[float]:
+    """Stochastic depth's rate for each block, rising linearly from 0 to `highest`.
+
+    >>> linear_rates(0.2, 3)
+    [0.0, 0.1, 0.2]
+    """
+    return [highest * index / max(blocks - 1, 1) for index in range(blocks)]

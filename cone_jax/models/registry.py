@@ -1,0 +1,100 @@
+"""Architectures by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from cone_jax.errors import UserError, closest
+from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
+from cone_jax.models.encoder import Classifier, Encoder, ModelSpec, Projection
+from cone_jax.models.layers import Layers
+
+# Each maps (name, *, make, stem, **options) to a backbone: images [B,H,W,3] -> features [B,d].
+BackboneFactory = Callable[..., nn.Module]
+
+BACKBONES: dict[str, BackboneFactory] = {
+    **dict.fromkeys(resnet.VARIANTS, resnet.create),
+    "regnetx_400mf": regnet.create,
+    "mobilenet_v2": mobilenet.create,
+    "shufflenet_v2": shufflenet.create,
+    "deit_tiny": deit.create,
+}
+
+
+def names() -> tuple[str, ...]:
+    """All architectures that `create` knows."""
+    return tuple(BACKBONES)
+
+
+def create(
+    name: str,
+    num_classes: int,
+    *,
+    stem: str = "imagenet",
+    projection: Projection | None = Projection(),
+    classifier: Classifier = Classifier(),
+    dtype: Any = jnp.float32,
+    **options: Any,
+) -> Encoder:
+    """The encoder for architecture `name`.
+
+    `projection` None gives the plain classifier on pooled features. Further `options`:
+
+    * ``bn_momentum`` (0.9, the weight of old running statistics) and ``bn_groups`` (1: global
+      statistics; the number of devices: per-device ones), of every network with BatchNorm;
+    * ``dropout``, ``stochastic_depth`` (the last block's rate), ``remat`` (recompute the
+      activations of a block in the backward pass), where the architecture has a place for them;
+    * ``width`` of a ResNet, ``last_width`` of the RegNet, ``image_size`` of DeiT's positions.
+
+    In train mode an encoder with dropout or stochastic depth needs ``rngs={"dropout": key}``,
+    and one with BatchNorm ``mutable=["batch_stats"]``.
+
+    >>> import jax
+    >>> encoder = create("resnet8", 10, stem="cifar", projection=Projection(dim=32, hidden=64))
+    >>> variables = encoder.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)), train=False)
+    >>> out = encoder.apply(variables, jnp.zeros((2, 8, 8, 3)), train=False)
+    >>> out.features.shape, out.embedding.shape, out.logits.shape
+    ((2, 64), (2, 32), (2, 10))
+    """
+    return build(
+        ModelSpec(
+            name,
+            num_classes,
+            stem,
+            projection,
+            classifier,
+            jnp.dtype(dtype).name,
+            tuple(sorted(options.items())),
+        )
+    )
+
+
+def build(spec: ModelSpec, *, plain_convolutions: bool = False) -> Encoder:
+    """The encoder that `spec` describes.
+
+    `plain_convolutions` forgoes the forms that suit this machine's backend: for counting
+    operations, and for graphs that run elsewhere.
+    """
+    if spec.name not in BACKBONES:
+        raise UserError(
+            f"model.name ({spec.name!r}) is not an architecture; {closest(spec.name, BACKBONES)}"
+        )
+    if spec.stem not in ("imagenet", "cifar"):
+        raise UserError(f"model.stem ({spec.stem!r}) must be 'imagenet' or 'cifar'")
+    options = dict(spec.options)
+    make = Layers(
+        dtype=jnp.dtype(spec.dtype),
+        bn_momentum=options.pop("bn_momentum", 0.9),
+        bn_groups=options.pop("bn_groups", 1),
+        plain_convolutions=plain_convolutions,
+    )
+    for option in ("dropout", "stochastic_depth"):
+        if not 0.0 <= options.get(option, 0.0) < 1.0:
+            raise UserError(f"model.options.{option} ({options[option]}) must be in [0, 1)")
+    try:
+        backbone = BACKBONES[spec.name](spec.name, make=make, stem=spec.stem, **options)
+    except TypeError as error:
+        raise UserError(f"model.options ({options!r}) do not fit {spec.name}: {error}") from error
+    return Encoder(backbone, spec, make)

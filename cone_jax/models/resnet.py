@@ -1,0 +1,155 @@
+"""Residual networks, v1.5 (the stride sits in the 3x3 convolution of a bottleneck).
+
+Two families. ResNet-18 to 200 have four stages, as in the released code and torchvision, with
+the ImageNet stem (7x7/2 and max-pool) or the CIFAR one (3x3/1). ResNet-8/14/20 have three
+stages of basic blocks (He et al., section 4.2) and a width a CPU can train. No zero-gamma
+in the last BatchNorm of a branch, as released.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import flax.linen as nn
+import jax
+
+from cone_jax.models import layers
+from cone_jax.models.layers import Layers
+
+Stem = Literal["imagenet", "cifar"]
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    planes: int
+    stride: int
+    make: Layers
+    drop_rate: float = 0.0
+
+    expansion = 1
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        make = self.make
+        shortcut = _shortcut(self, x)
+        x = make.conv(self.planes, 3, stride=self.stride, name="conv1")(x)
+        x = nn.relu(make.batch_norm(name="bn1")(x))
+        x = make.conv(self.planes, 3, name="conv2")(x)
+        x = make.batch_norm(name="bn2")(x)
+        return nn.relu(make.drop_branch(x, self.drop_rate) + shortcut)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 with the stride, 1x1 to four times the planes, and a shortcut."""
+
+    planes: int
+    stride: int
+    make: Layers
+    drop_rate: float = 0.0
+
+    expansion = 4
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        make = self.make
+        shortcut = _shortcut(self, x)
+        x = make.conv(self.planes, 1, name="conv1")(x)
+        x = nn.relu(make.batch_norm(name="bn1")(x))
+        x = make.conv(self.planes, 3, stride=self.stride, name="conv2")(x)
+        x = nn.relu(make.batch_norm(name="bn2")(x))
+        x = make.conv(self.planes * self.expansion, 1, name="conv3")(x)
+        x = make.batch_norm(name="bn3")(x)
+        return nn.relu(make.drop_branch(x, self.drop_rate) + shortcut)
+
+
+def _shortcut(block: BasicBlock | Bottleneck, x: jax.Array) -> jax.Array:
+    """Identity, or a 1x1 projection where the shape changes. Called inside the block."""
+    width = block.planes * block.expansion
+    if block.stride == 1 and x.shape[-1] == width:
+        return x
+    x = block.make.conv(width, 1, stride=block.stride, name="downsample_conv")(x)
+    return block.make.batch_norm(name="downsample_bn")(x)
+
+
+class ResNet(nn.Module):
+    """Images [B, H, W, 3] -> pooled features [B, d], float32."""
+
+    depths: tuple[int, ...]
+    block: Callable[..., nn.Module]
+    make: Layers
+    stem: Stem = "imagenet"
+    width: int = 64
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    remat: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        make = self.make.training(train)
+        x = x.astype(make.dtype)
+        if self.stem == "imagenet":
+            x = make.conv(self.width, 7, stride=2, name="conv1")(x)
+        else:
+            x = make.conv(self.width, 3, name="conv1")(x)
+        x = nn.relu(make.batch_norm(name="bn1")(x))
+        if self.stem == "imagenet":
+            x = layers.max_pool(x)
+        block = nn.remat(self.block) if self.remat else self.block
+        rates = iter(layers.linear_rates(self.stochastic_depth, sum(self.depths)))
+        for stage, depth in enumerate(self.depths):
+            for index in range(depth):
+                x = block(
+                    planes=self.width * 2**stage,
+                    stride=2 if stage > 0 and index == 0 else 1,
+                    make=make,
+                    drop_rate=next(rates),
+                    name=f"layer{stage + 1}_{index}",
+                )(x)
+        return make.dropout(self.dropout)(layers.global_average_pool(x))
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What sets one ResNet apart from another."""
+
+    depths: tuple[int, ...]
+    block: type[nn.Module]
+    width: int = 64
+
+
+VARIANTS = {
+    "resnet8": Variant((1, 1, 1), BasicBlock, width=16),
+    "resnet14": Variant((2, 2, 2), BasicBlock, width=16),
+    "resnet20": Variant((3, 3, 3), BasicBlock, width=16),
+    "resnet18": Variant((2, 2, 2, 2), BasicBlock),
+    "resnet34": Variant((3, 4, 6, 3), BasicBlock),
+    "resnet50": Variant((3, 4, 6, 3), Bottleneck),
+    "resnet101": Variant((3, 4, 23, 3), Bottleneck),
+    "resnet152": Variant((3, 8, 36, 3), Bottleneck),
+    "resnet200": Variant((3, 24, 36, 3), Bottleneck),
+}
+
+
+def create(
+    name: str,
+    *,
+    make: Layers,
+    stem: Stem,
+    width: int | None = None,
+    dropout: float = 0.0,
+    stochastic_depth: float = 0.0,
+    remat: bool = False,
+) -> ResNet:
+    """The backbone `name`; `width` replaces the planes of the first stage."""
+    variant = VARIANTS[name]
+    return ResNet(
+        depths=variant.depths,
+        block=variant.block,
+        make=make,
+        stem=stem,
+        width=width or variant.width,
+        dropout=dropout,
+        stochastic_depth=stochastic_depth,
+        remat=remat,
+    )

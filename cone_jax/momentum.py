@@ -1,0 +1,56 @@
+"""The momentum (key) network: an exponential moving average of the query's parameters.
+
+Pure functions on parameter trees and on the step number; nothing here knows about models.
+"""
+
+from typing import TypeVar
+
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+Params = TypeVar("Params")
+
+# Above this initial momentum the released code keeps the momentum constant.
+OFFICIAL_CONSTANT_ABOVE = 0.996
+
+
+def update(ema_params: Params, params: Params, m: float | Float[Array, ""]) -> Params:
+    """One step of the average, ``m * ema_params + (1 - m) * params`` on every leaf.
+
+    >>> update({"w": 1.0}, {"w": 3.0}, 0.75)
+    {'w': 1.5}
+    """
+    return optax.incremental_update(params, ema_params, step_size=1.0 - m)
+
+
+def cosine_to_one(m0: float, total_steps: int) -> optax.Schedule:
+    """Momentum rising from `m0` at step 0 to 1 at `total_steps` along half a cosine.
+
+    ``m_t = 1 - (1 - m0) (cos(pi t / T) + 1) / 2``
+
+    >>> [round(float(cosine_to_one(0.996, 100)(t)), 6) for t in (0, 25, 50, 75, 100)]
+    [0.996, 0.996586, 0.998, 0.999414, 1.0]
+    """
+    one_minus_m = optax.cosine_decay_schedule(1.0 - m0, decay_steps=total_steps)
+    return lambda step: 1.0 - one_minus_m(step)
+
+
+def constant(m0: float) -> optax.Schedule:
+    """The same momentum at every step."""
+    return lambda step: jnp.asarray(m0, jnp.float32)
+
+
+def schedule(name: str, m0: float, total_steps: int) -> optax.Schedule:
+    """The schedule a config names: ``cosine_to_one``, ``constant`` or ``official_auto``.
+
+    ``official_auto`` is the rule of the released code: the cosine for ``m0 <= 0.996``,
+    constant above.
+    """
+    if name == "official_auto":
+        name = "constant" if m0 > OFFICIAL_CONSTANT_ABOVE else "cosine_to_one"
+    schedules = {
+        "cosine_to_one": lambda: cosine_to_one(m0, total_steps),
+        "constant": lambda: constant(m0),
+    }
+    return schedules[name]()

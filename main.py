@@ -1,0 +1,48 @@
+"""The only entry point: ``python main.py --config=... --workdir=... --mode=...``."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+from cone_jax import runtime
+
+# JAX reads these settings when it is first imported.
+runtime.use_fast_cpu_convolutions()
+runtime.use_compilation_cache()
+
+from rich.console import Console
+
+from cone_jax import command_line, modes
+from cone_jax.command_line import Arguments
+from cone_jax.errors import TrainingFailed, UserError
+
+MODES: dict[str, tuple[Callable[[Arguments, Console], None], str]] = {
+    "train": (modes.train, "train a recipe, or go on with an interrupted run (default)"),
+    "evaluate": (modes.evaluate, "score a checkpoint of --workdir on its test split"),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command; returns the exit code."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    help_lines = {name: text for name, (_, text) in MODES.items()}
+    if any(argument in ("-h", "-help", "--help", "--helpfull", "--helpshort") for argument in argv):
+        print(command_line.help_text(help_lines))
+        return 0
+    # Orbax and Grain log their inner workings; a user wants warnings only.
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    try:
+        arguments = command_line.parse(argv, help_lines)
+        run, _ = MODES[arguments.mode]
+        run(arguments, Console(highlight=False))
+    except UserError as error:
+        errors.print(f"error: {error}")
+        return 2
+    except TrainingFailed as error:
+        errors.print(f"failed: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

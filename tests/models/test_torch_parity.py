@@ -1,0 +1,93 @@
+"""Every architecture against an independent PyTorch one: same names, same weights, same logits."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from cone_jax import models
+from cone_jax.interop import importing, state_dict
+from tests.models import random_variables, torch_reference
+
+FEATURES = {
+    "resnet18": 512,
+    "resnet50": 2048,
+    "regnetx_400mf": 400,
+    "mobilenet_v2": 1280,
+    "shufflenet_v2": 1024,
+    "deit_tiny": 192,
+}
+SMALL_HEAD = models.Projection(hidden=32, dim=8)
+
+
+def torch_logits(model, images):
+    with torch.inference_mode():
+        return model(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
+
+
+def jax_logits(encoder, variables, images):
+    apply = jax.jit(lambda v, x: encoder.apply(v, x, train=False).logits)
+    return np.asarray(apply(variables, images))
+
+
+def load(model, tensors):
+    """Strictly, but for PyTorch's counters of training batches."""
+    tensors = {name: torch.from_numpy(value.copy()) for name, value in tensors.items()}
+    result = model.load_state_dict(tensors, strict=False)
+    assert not result.unexpected_keys
+    assert all(key.endswith("num_batches_tracked") for key in result.missing_keys)
+
+
+# 64 px makes every stage halve an even resolution, where symmetric padding and SAME differ.
+@pytest.mark.parametrize(("stem", "size"), [("imagenet", 64), ("cifar", 32)])
+@pytest.mark.parametrize("name", FEATURES)
+def test_logits_equal_those_of_an_independent_implementation_and_back(name, stem, size):
+    encoder = models.create(name, 7, stem=stem, projection=SMALL_HEAD)
+    variables = random_variables.draw(encoder, size)
+    images = random_variables.images(size)
+    head = torch_reference.projection_head(FEATURES[name], 32, 8, 7)
+    reference = torch_reference.create(name, head, cifar=stem == "cifar")
+    exported = state_dict.to_state_dict(encoder, variables)
+    load(reference, exported)
+    ours = jax_logits(encoder, variables, images)
+    assert np.std(ours[0] - ours[1]) > 1e-3  # the logits depend on the images
+    np.testing.assert_allclose(ours, torch_logits(reference, images), rtol=1e-4, atol=1e-4)
+    tensors = {key: value.numpy() for key, value in reference.state_dict().items()}
+    other = random_variables.draw(encoder, size, seed=2)
+    returned, report = importing.from_tensors(tensors, encoder, other, source="reference")
+    assert not report.missing
+    assert not report.unexpected
+    jax.tree.map(np.testing.assert_array_equal, returned, variables)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, {}) for name in models.names() if name not in FEATURES]
+    + [("regnetx_400mf", {"last_width": 384})],
+)
+def test_names_and_shapes_of_the_other_depths_are_those_of_the_reference(name, options):
+    encoder = models.create(name, 10, projection=None, **options)
+    abstract = models.abstract_variables(encoder, 64)
+    names = state_dict.layouts.names(encoder, abstract, "torchvision")
+    width = 16 if name in ("resnet8", "resnet14", "resnet20") else 64
+    with torch.device("meta"):
+        features = {"resnet34": 512, "regnetx_400mf": 384}.get(name, 2048)
+        head = torch.nn.Linear(64 if width == 16 else features, 10)
+        reference = torch_reference.create(name, head, width=width, **options)
+    expected = {key for key in reference.state_dict() if not key.endswith("num_batches_tracked")}
+    assert sorted(names.values()) == sorted(expected)
+
+
+@pytest.mark.parametrize("size", [32, 80])
+def test_deit_interpolates_positions_as_pytorch_does(size):
+    encoder = models.create("deit_tiny", 7, projection=None, image_size=64)
+    variables = random_variables.draw(encoder, 64)
+    reference = torch_reference.DeiTTiny(torch.nn.Linear(192, 7), side=4).eval()
+    load(reference, state_dict.to_state_dict(encoder, variables))
+    images = random_variables.images(size)
+    np.testing.assert_allclose(
+        jax_logits(encoder, variables, images),
+        torch_logits(reference, images),
+        rtol=1e-4,
+        atol=1e-4,
+    )

@@ -1,0 +1,36 @@
+import pytest
+
+from cone_jax import atomic_file
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+    target = tmp_path / "x.txt"
+    target.write_text("old")
+
+    def interrupted() -> None:
+        with atomic_file.replacing(target) as unfinished:
+            unfinished.write_text("half of the n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [file.name for file in tmp_path.iterdir()] == ["x.txt"]
+    assert target.read_text() == "old"
+
+
+def test_the_file_is_replaced_only_at_the_end(tmp_path):
+    target = tmp_path / "x.txt"
+    target.write_text("old")
+    with atomic_file.replacing(target) as unfinished:
+        unfinished.write_text("new")
+        assert target.read_text() == "old"
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("x.txt", "new")]
+
+
+def test_the_error_of_the_block_is_the_one_that_is_seen(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(ValueError, match="mine"),
+        atomic_file.replacing(tmp_path / "file/below") as unfinished,
+    ):
+        raise ValueError(f"mine, {unfinished}")

@@ -1,0 +1,61 @@
+"""Facts about the project as a whole."""
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_nothing_imports_tensorflow():
+    """Every module of the package and the entry point, in a process of their own."""
+    program = """
+import importlib, pkgutil, sys
+import cone_jax, main
+for module in pkgutil.walk_packages(cone_jax.__path__, "cone_jax."):
+    importlib.import_module(module.name)
+loaded = [name for name in sys.modules if name.split(".")[0] == "tensorflow"]
+sys.exit(f"imported: {loaded[:3]}" if loaded else 0)
+"""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_tensorflow_is_in_no_requirements_file():
+    for path in ROOT.glob("requirements*.txt"):
+        names = {line.split("==")[0].strip().lower() for line in path.read_text().splitlines()}
+        assert not {"tensorflow", "tensorflow-cpu", "tf-nightly"} & names
+        if path.name == "requirements.txt":
+            assert "torch" not in names
+
+
+def test_requirements_are_exact():
+    for line in (ROOT / "requirements.txt").read_text().splitlines():
+        line = line.split("#")[0].strip()
+        assert not line or "==" in line, line
+
+
+def test_method_modules_know_nothing_above_them():
+    """losses, memory_bank and momentum drop into any loop: no models, data or files."""
+    for name in ("losses", "memory_bank", "momentum"):
+        tree = ast.parse((ROOT / "cone_jax" / f"{name}.py").read_text())
+        imported = {
+            node.module if isinstance(node, ast.ImportFrom) else alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        allowed = ("jax", "jaxtyping", "optax", "flax.struct", "typing", "cone_jax")
+        assert all(any(m == a or m.startswith(f"{a}.") for a in allowed) for m in imported)
+
+
+def test_every_module_says_what_it_is_for():
+    import cone_jax
+
+    for module in pkgutil.walk_packages(cone_jax.__path__, "cone_jax."):
+        assert importlib.import_module(module.name).__doc__, module.name

@@ -1,0 +1,126 @@
+"""Whole runs on digits: interrupted equals uninterrupted, finished runs stay as they are."""
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from cone_jax import training
+from cone_jax.checkpointing import Checkpoints
+from cone_jax.errors import TrainingFailed, UserError
+from cone_jax.metric_writers import read_records
+from cone_jax.training import loop
+from cone_jax.training.run import Run
+
+QUIET = Console(quiet=True)
+
+
+class PullThePlugError(Exception):
+    """Stands for whatever ends a process between two steps."""
+
+
+def train_and_stop(config, workdir, after, monkeypatch):
+    """Runs `after` steps of this start, then dies."""
+    real_step, taken = loop.train_step, []
+
+    def step(state, batch):
+        if len(taken) == after:
+            raise PullThePlugError
+        taken.append(batch)
+        return real_step(state, batch)
+
+    monkeypatch.setattr(loop, "train_step", step)
+    with pytest.raises(PullThePlugError):
+        training.train(config, workdir, QUIET)
+    monkeypatch.undo()
+
+
+def restore(config, workdir, step):
+    with Checkpoints(workdir) as checkpoints:
+        return checkpoints.restore(step, Run.open(config).abstract_state())
+
+
+@pytest.fixture
+def short_config(tiny_config):
+    tiny_config.evaluation.every_epochs = 4 / 44
+    tiny_config.checkpoint.every_epochs = 2 / 44
+    return tiny_config
+
+
+def test_interrupted_equals_uninterrupted_bit_for_bit(short_config, tmp_path, monkeypatch):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    final = training.train(short_config, whole, QUIET)
+    # Checkpoints fall on steps 2, 4, 6, 8 and records on 3, 6, 8, so both kinds of boundary and
+    # a half-full metrics window are crossed.
+    for after in (3, 1, 3):
+        train_and_stop(short_config, parts, after, monkeypatch)
+    assert training.train(short_config, parts, QUIET) == final
+
+    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    steps = [record["step"] for record in read_records(whole / "metrics.jsonl")]
+    assert steps == [3, 4, 6, 8]
+    one, other = restore(short_config, whole, 8), restore(short_config, parts, 8)
+    leaves = zip(
+        jax.tree_util.tree_leaves_with_path(one.state), jax.tree.leaves(other.state), strict=True
+    )
+    for (path, a), b in leaves:
+        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
+    assert one.data == other.data
+    assert one.progress["window"] == other.progress["window"]
+
+
+def test_next_batch_after_a_resume_is_the_one_that_was_due(tiny_config):
+    run = Run.open(tiny_config)
+    stream = run.train_stream(0, print)
+    due = [next(stream) for _ in range(3)][2]
+    resumed = next(run.train_stream(2, print))
+    for name in due:
+        np.testing.assert_array_equal(due[name], resumed[name])
+
+
+def test_finished_run_is_left_alone(tiny_config, tmp_path):
+    tiny_config.steps = 2
+    final = training.train(tiny_config, tmp_path, QUIET)
+    contents = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert training.train(tiny_config, tmp_path, QUIET) == final
+    assert final["step"] == 2
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert after == contents
+
+
+def test_latest_and_best_checkpoints_are_kept(short_config, tmp_path, monkeypatch):
+    scores = iter([0.9, 0.1])
+    real = loop.Run.evaluate
+
+    def evaluate(self, variables, report):
+        result = real(self, variables, report)
+        return type(result)(**{**vars(result), "top1": next(scores)})
+
+    monkeypatch.setattr(loop.Run, "evaluate", evaluate)
+    short_config.checkpoint.keep = 1
+    training.train(short_config, tmp_path, QUIET)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["4", "8"]
+    with Checkpoints(tmp_path, best_metric="test/top1") as checkpoints:
+        assert checkpoints.best_step() == 4
+
+
+def test_a_workdir_belongs_to_one_config(tiny_config, tmp_path):
+    tiny_config.steps = 1
+    training.train(tiny_config, tmp_path, QUIET)
+    tiny_config.optimizer.weight_decay = 0.5
+    with pytest.raises(UserError, match=r"optimizer.weight_decay = 0.0005.*says 0.5"):
+        training.train(tiny_config, tmp_path, QUIET)
+
+
+def test_a_diverged_loss_stops_the_run(tiny_config, tmp_path):
+    tiny_config.optimizer.learning_rate = 1e30
+    tiny_config.schedule.warmup_epochs = 0.0
+    with pytest.raises(TrainingFailed, match=r"lower optimizer\.learning_rate"):
+        training.train(tiny_config, tmp_path, QUIET)
+
+
+def test_batch_must_divide_over_the_devices(tiny_config, tmp_path):
+    tiny_config.batch_size = 36
+    with pytest.raises(UserError, match=r"batch_size \(36\) must be a multiple of the 8 devices"):
+        training.train(tiny_config, tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
