@@ -37,6 +37,16 @@ def normalise(embedding: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
     return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
+def cosines(queries: Float[Array, "B D"], anchors: Float[Array, "A D"]) -> Similarity:
+    """Inner products of unit-norm rows, in float32 whatever the network computes in.
+
+    >>> cosines(jnp.eye(2), jnp.array([[0.6, 0.8]])).round(1).tolist()
+    [[0.6], [0.8]]
+    """
+    left, right = queries.astype(jnp.float32), anchors.astype(jnp.float32)
+    return jnp.matmul(left, right.T, precision=jax.lax.Precision.HIGHEST)
+
+
 def cross_entropy(
     logits: Float[Array, "B C"],
     labels: Int[Array, " B"] | Float[Array, "B C"],
@@ -67,6 +77,31 @@ def cross_entropy(
             uniform_share = smoothing * num_classes / (num_classes - 1)
         targets = optax.smooth_labels(targets.astype(jnp.float32), uniform_share)
     return optax.softmax_cross_entropy(logits, targets)
+
+
+def binary_cross_entropy(
+    logits: Float[Array, "B C"],
+    labels: Int[Array, " B"] | Float[Array, "B C"],
+    *,
+    smoothing: float = 0.0,
+    threshold: float | None = None,
+    reduction: Literal["mean", "sum"] = "mean",
+) -> Rows:
+    """One yes-or-no question a class: sigmoid cross-entropy, averaged or summed over classes.
+
+    Smoothing mixes in ``smoothing / C`` on every class. With a `threshold` the targets are
+    then made 0 or 1: those above it are 1. (Wightman et al., "ResNet strikes back".)
+
+    >>> round(float(binary_cross_entropy(jnp.array([[2.0, -2.0]]), jnp.array([0]))[0]), 4)
+    0.1269
+    """
+    logits = logits.astype(jnp.float32)
+    targets = jax.nn.one_hot(labels, logits.shape[-1]) if labels.ndim == 1 else labels
+    targets = optax.smooth_labels(targets.astype(jnp.float32), smoothing)
+    if threshold is not None:
+        targets = (targets > threshold).astype(jnp.float32)
+    per_class = optax.sigmoid_binary_cross_entropy(logits, targets)
+    return jnp.mean(per_class, axis=-1) if reduction == "mean" else jnp.sum(per_class, axis=-1)
 
 
 def sup_in(
@@ -107,6 +142,77 @@ def sup_out(
     every = _logsumexp(logits, where)
     mean_positive = jnp.mean(logits, axis=-1, where=positive)
     return jnp.where(has_positive, every - mean_positive, 0.0)
+
+
+def parametric_contrast(
+    class_logits: Float[Array, "B C"],
+    labels: Int[Array, " B"],
+    similarity: Similarity,
+    positive: Mask,
+    *,
+    temperature: float,
+    alpha: float,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    where: Mask | None = None,
+) -> Rows:
+    """PaCo: class centres and anchors compete in one softmax, weighted differently.
+
+    ``l_i = log D_i - (beta f_iy + alpha sum_{p in P(i)} u_ip / tau) / (beta + alpha |P(i)|)``
+    ``D_i = sum_c exp(f_ic) + gamma sum_{a in A(i)} exp(u_ia / tau)``
+
+    `class_logits` f are the classifier's, the other arguments as for `sup_in`. A row whose
+    weights are all 0 is 0. (Cui et al., "Parametric Contrastive Learning", arXiv 2107.12028.)
+
+    >>> f, u = jnp.array([[1.0, 0.0]]), jnp.array([[0.5]])
+    >>> positive = jnp.array([[True]])
+    >>> loss = parametric_contrast(f, jnp.array([0]), u, positive, temperature=0.5, alpha=1.0)
+    >>> round(float(loss[0]), 4)  # log(2 e + 1) - 1
+    0.862
+    """
+    class_logits = class_logits.astype(jnp.float32)
+    where = jnp.ones_like(positive) if where is None else where
+    positive = positive & where
+    logits = jnp.where(where, similarity.astype(jnp.float32), 0.0) / temperature
+    # log 0 is -inf, which is what gamma = 0 means: anchors do not compete.
+    competing = jnp.where(where, logits + jnp.log(gamma), -jnp.inf)
+    every = jax.nn.logsumexp(jnp.concatenate([class_logits, competing], axis=-1), axis=-1)
+    own = jnp.take_along_axis(class_logits, labels[:, None], axis=-1)[:, 0]
+    pulled = beta * own + alpha * jnp.sum(logits, axis=-1, where=positive)
+    weight = beta + alpha * jnp.sum(positive, axis=-1)
+    has_weight = weight > 0
+    return jnp.where(has_weight, every - pulled / jnp.where(has_weight, weight, 1.0), 0.0)
+
+
+def mean_shift(similarity: Similarity, *, where: Mask | None = None) -> Rows:
+    """Mean squared distance between a unit-norm query and its anchors, ``2 - 2 u``.
+
+    Rows without an anchor are 0. (Koohpayegani et al., "Mean Shift for Self-Supervised
+    Learning"; CMSF takes anchors of the query's class.)
+
+    >>> mean_shift(jnp.array([[1.0, 0.5]])).tolist()
+    [0.5]
+    """
+    where = jnp.ones(similarity.shape, bool) if where is None else where
+    distance = jnp.where(where, 2.0 - 2.0 * similarity.astype(jnp.float32), 0.0)
+    return jnp.sum(distance, axis=-1) / jnp.maximum(jnp.sum(where, axis=-1), 1)
+
+
+def log_sum_exp_gap(similarity: Similarity, *, temperature: float, where: Mask) -> Rows:
+    """By how much log-sum-exp of ``x = u / tau`` exceeds the largest x; 0 for an empty row.
+
+    Its exponential counts the anchors that matter: 1 when one dominates, n for n equal ones.
+    It is the error made in reading `sup_in` as a margin between nearest positive and negative.
+
+    >>> both = jnp.array([[True, True]])
+    >>> round(float(log_sum_exp_gap(jnp.array([[0.5, 0.5]]), temperature=0.1, where=both)[0]), 4)
+    0.6931
+    """
+    usable = jnp.any(where, axis=-1, keepdims=True)
+    logits = similarity.astype(jnp.float32) / temperature
+    largest = jnp.max(jnp.where(where, logits, -jnp.inf), axis=-1)
+    gap = _logsumexp(logits, where | ~usable) - largest
+    return jnp.where(usable[:, 0], gap, 0.0)
 
 
 def soft_labels(

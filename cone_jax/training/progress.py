@@ -10,9 +10,9 @@ from rich.progress import (
     Progress,
     SpinnerColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 # Loss terms first, then what says how well it goes; anything else stays in the metrics file.
 SHOWN = ("loss", "loss_ce", "loss_sup_in", "loss_sup_out", "loss_dc", "top1")
@@ -42,12 +42,12 @@ class ProgressDisplay:
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
             TextColumn("eta"),
             TimeRemainingColumn(),
+            # Last, so that a narrow terminal cuts here.
+            TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True)),
             console=console,
             disable=not console.is_terminal,
         )
@@ -72,8 +72,10 @@ class ProgressDisplay:
         last_step, last_time = self._mark
         rate = (step - last_step) * self._batch_size / max(now - last_time, 1e-9)
         self._mark = (step, now)
-        terms = " ".join(f"{name} {metrics[name]:.3f}" for name in SHOWN if name in metrics)
-        status = f"{terms} {rate:,.0f} images/s"
+        terms = (
+            f"{name.removeprefix('loss_')} {metrics[name]:.3f}" for name in SHOWN if name in metrics
+        )
+        status = f"{' '.join(terms)} {rate:,.0f} images/s"
         self._bar.update(self._task, status=status)
         done = step == self._total_steps
         if not self._console.is_terminal and (done or now - self._last_line >= PLAIN_INTERVAL):

@@ -72,7 +72,7 @@ def test_a_complete_pack_is_left_alone_and_another_is_refused(make_folder, tmp_p
     assert pack(root, out) == [f"{out} is already complete"]
     with pytest.raises(UserError, match="other images or other options"):
         pack(root, out, holdout=0.3)
-    (root / "a/new.jpg").write_bytes(b"x")
+    (root / "a/0.png").rename(root / "a/renamed.png")
     with pytest.raises(UserError, match="other images or other options"):
         pack(root, out)
 

@@ -1,0 +1,179 @@
+"""Classes of pictures from a trained network, be it a run or an export.
+
+    predictor = prediction.open_model("runs/birds")  # or "runs/birds/exports/onnx"
+    for result in predictor(prediction.find_images(["photos/", "one.jpg"])):
+        print(result.path, result.classes[0], result.probabilities[0])
+
+Pictures go the way of the run's test pictures: its test transforms and its normalisation.
+"""
+
+import csv
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from cone_jax import atomic_file, checkpointing, interop, workdir
+from cone_jax.data import datasets, decode, normalisation, transforms
+from cone_jax.data.sources.image_folder import EXTENSIONS
+from cone_jax.errors import UserError
+from cone_jax.interop import exported_model, files, metadata
+from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.training import learner
+
+
+class Prediction(NamedTuple):
+    """The most probable classes of one picture, best first; none where it is damaged."""
+
+    path: Path
+    classes: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    error: str = ""
+
+
+class Predictor:
+    """A network with everything needed to show it picture files."""
+
+    def __init__(
+        self,
+        logits: Callable[[np.ndarray], np.ndarray],
+        description: ExportMetadata,
+        *,
+        top: int = 5,
+        batch_size: int = 32,
+    ) -> None:
+        self.metadata = description
+        self._logits = logits
+        self._top = min(top, len(description.class_names))
+        self._batch_size = batch_size
+        size = description.image_size
+        # Without transforms of its own, a network still has to be given its resolution.
+        steps = description.transforms or (f"resize({size})", f"centre_crop({size})")
+        self._transforms = transforms.parse(steps)
+
+    def __call__(self, paths: Iterable[Path | str]) -> Iterator[Prediction]:
+        """Predicts file after file, a batch at a time, in the order given."""
+        for batch in _batches(map(Path, paths), self._batch_size):
+            pictures = [self._read(path) for path in batch]
+            pixels = [picture for picture in pictures if isinstance(picture, np.ndarray)]
+            predicted = iter(self._classify(pixels) if pixels else ())
+            for path, picture in zip(batch, pictures, strict=True):
+                if isinstance(picture, np.ndarray):
+                    yield Prediction(path, *next(predicted))
+                else:
+                    yield Prediction(path, error=picture)
+
+    def _read(self, path: Path) -> np.ndarray | str:
+        """The picture as the network sees it before normalisation, or what is wrong with it."""
+        try:
+            image = decode.open_image(path.read_bytes())
+            return self._transforms(image, np.random.default_rng(0))
+        except OSError as error:
+            return error.strerror or str(error)
+        except decode.DamagedImage as error:
+            return str(error)
+
+    def _classify(
+        self, pixels: Sequence[np.ndarray]
+    ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
+        # One batch size, hence one compilation, whatever the number of files.
+        count = len(pixels)
+        padding = [pixels[-1]] * (self._batch_size - count)
+        images = normalisation.normalise_images(
+            np.stack([*pixels, *padding]), self.metadata.mean, self.metadata.std
+        )
+        probabilities = np.asarray(jax.nn.softmax(self._logits(images), axis=-1))[:count]
+        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self._top]
+        for row, order in zip(probabilities, best, strict=True):
+            names = tuple(self.metadata.class_names[index] for index in order)
+            yield names, tuple(float(row[index]) for index in order)
+
+
+def open_model(path: Path | str, *, step: int | None = None, **options: Any) -> Predictor:
+    """The predictor of a run (its latest checkpoint, or that of `step`) or of an export."""
+    path = Path(path).expanduser()
+    if (path / metadata.FILE).exists():
+        model = interop.open_export(path)
+        return Predictor(model.logits, model.metadata, **options)
+    if not (path / workdir.CONFIG_FILE).exists():
+        raise UserError(
+            f"{path} is neither the directory of a run (no {workdir.CONFIG_FILE}) nor an export "
+            f"(no {metadata.FILE})"
+        )
+    config = workdir.load_config(path)
+    step = checkpointing.resolve_step(path, step)
+    variables = files.read_orbax(path / checkpointing.DIRECTORY / str(step) / "state")
+    num_classes = variables["params"]["classifier"]["kernel"].shape[-1]
+    encoder = learner.build_encoder(config.model, num_classes)
+    description = describe_run(config, _class_names(config, num_classes))
+    return Predictor(exported_model.network_logits(encoder, variables), description, **options)
+
+
+def describe_run(config: ConfigDict, class_names: Sequence[str], **origin: Any) -> ExportMetadata:
+    """What a run's config says about the use of its network; `origin` is kept as it is."""
+    data = config.data
+    size = transforms.parse(data.test_transforms).output_size()
+    return ExportMetadata(
+        class_names=tuple(class_names),
+        image_size=size[0] if size else data.image_size,
+        mean=tuple(data.mean),
+        std=tuple(data.std),
+        transforms=tuple(data.test_transforms),
+        origin=origin,
+    )
+
+
+def _class_names(config: ConfigDict, num_classes: int) -> tuple[str, ...]:
+    """From the training data where they still are, else numbers."""
+    try:
+        return datasets.open_split(config.data, config.data.train_split).class_names
+    except UserError:
+        return tuple(map(str, range(num_classes)))
+
+
+def find_images(paths: Iterable[Path | str]) -> list[Path]:
+    """The picture files among `paths` and, sorted, below those of them that are folders."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        path = path.expanduser()
+        if path.is_dir():
+            below = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in EXTENSIONS]
+            if not below:
+                raise UserError(f"--images ({path}) holds no {', '.join(EXTENSIONS)} file")
+            found += below
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise UserError(f"--images ({path}) does not exist")
+    return found
+
+
+def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
+    """One row a picture: its path, then class and probability from the best down, then errors."""
+    rows = list(predictions)
+    top = max((len(row.classes) for row in rows), default=0)
+    ranks = [(f"class_{rank}", f"probability_{rank}") for rank in range(1, top + 1)]
+    with atomic_file.replacing(path) as unfinished, unfinished.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", *itertools.chain(*ranks), "error"])
+        for row in rows:
+            pairs = list(zip(row.classes, row.probabilities, strict=True)) or [("", "")] * top
+            writer.writerow([row.path, *itertools.chain(*pairs), row.error])
+
+
+def write_jsonl(path: Path, predictions: Iterable[Prediction]) -> None:
+    """One object a line with the fields of `Prediction`."""
+    with atomic_file.replacing(path) as unfinished, unfinished.open("w") as file:
+        for row in predictions:
+            file.write(json.dumps({**row._asdict(), "path": str(row.path)}) + "\n")
+
+
+def _batches(paths: Iterable[Path], size: int) -> Iterator[list[Path]]:
+    iterator = iter(paths)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
