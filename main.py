@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cone_jax import runtime
 
@@ -12,20 +12,15 @@ runtime.use_compilation_cache()
 
 from rich.console import Console
 
-from cone_jax import command_line, modes
-from cone_jax.command_line import Arguments
+from cone_jax import command_line
 from cone_jax.errors import TrainingFailed, UserError
-
-MODES: dict[str, tuple[Callable[[Arguments, Console], None], str]] = {
-    "train": (modes.train, "train a recipe, or go on with an interrupted run (default)"),
-    "evaluate": (modes.evaluate, "score a checkpoint of --workdir on its test split"),
-}
+from cone_jax.modes import MODES
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs one command; returns the exit code."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    help_lines = {name: text for name, (_, text) in MODES.items()}
+    help_lines = {name: mode.help for name, mode in MODES.items()}
     if any(argument in ("-h", "-help", "--help", "--helpfull", "--helpshort") for argument in argv):
         print(command_line.help_text(help_lines))
         return 0
@@ -33,8 +28,7 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("absl").setLevel(logging.WARNING)
     try:
         arguments = command_line.parse(argv, help_lines)
-        run, _ = MODES[arguments.mode]
-        run(arguments, Console(highlight=False))
+        MODES[arguments.mode].run(arguments, Console(highlight=False))
     except UserError as error:
         errors.print(f"error: {error}")
         return 2

@@ -12,10 +12,10 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column
 
 # Loss terms first, then what says how well it goes; anything else stays in the metrics file.
 SHOWN = ("loss", "loss_ce", "loss_sup_in", "loss_sup_out", "loss_dc", "top1")
+BAR_WIDTH = 52  # columns for everything but the metrics
 PLAIN_INTERVAL = 10.0  # seconds between lines when the output is no terminal
 
 
@@ -46,8 +46,7 @@ class ProgressDisplay:
             MofNCompleteColumn(),
             TextColumn("eta"),
             TimeRemainingColumn(),
-            # Last, so that a narrow terminal cuts here.
-            TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[status]}"),
             console=console,
             disable=not console.is_terminal,
         )
@@ -75,8 +74,9 @@ class ProgressDisplay:
         terms = (
             f"{name.removeprefix('loss_')} {metrics[name]:.3f}" for name in SHOWN if name in metrics
         )
-        status = f"{' '.join(terms)} {rate:,.0f} images/s"
-        self._bar.update(self._task, status=status)
+        status = f"{rate:,.0f} images/s {' '.join(terms)}"
+        # Rich would drop the bar and the time left to make room on a narrow terminal.
+        self._bar.update(self._task, status=status[: max(self._console.width - BAR_WIDTH, 0)])
         done = step == self._total_steps
         if not self._console.is_terminal and (done or now - self._last_line >= PLAIN_INTERVAL):
             self._last_line = now

@@ -38,8 +38,8 @@ def test_terminal_shows_epoch_step_terms_rate_and_time_left():
 
 def test_log_file_gets_plain_lines_with_the_same():
     text, _ = show(terminal=False)
-    assert text.startswith("step 20/40 epoch 3/4 loss 1.500 ce 1.000")
-    assert text.endswith("640 images/s eta 2 s\n")
+    assert text.startswith("step 20/40 epoch 3/4 640 images/s loss 1.500 ce 1.000")
+    assert text.endswith("top1 0.750 eta 2 s\n")
     assert "\x1b" not in text
 
 

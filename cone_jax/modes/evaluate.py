@@ -1,23 +1,15 @@
-"""What `main.py` can do: one function a mode, from parsed arguments to output."""
+"""``--mode=evaluate``: score a checkpoint on the test split of its run."""
 
 import dataclasses
 import json
 
 from rich.console import Console
 
-from cone_jax import checkpointing, summary, training, workdir
+from cone_jax import checkpointing, summary, workdir
 from cone_jax.checkpointing import Checkpoints
 from cone_jax.command_line import Arguments
 from cone_jax.errors import UserError
-from cone_jax.metric_writers import TIMING_FILE, latest_values
 from cone_jax.training.run import Run
-
-
-def train(arguments: Arguments, console: Console) -> None:
-    """Trains, or says that there is nothing left to do."""
-    metrics = training.train(arguments.config, arguments.workdir, console)
-    timing = latest_values(arguments.workdir / TIMING_FILE)
-    summary.print_training(console, metrics, timing["time/seconds"], arguments.workdir)
 
 
 def evaluate(arguments: Arguments, console: Console) -> None:
