@@ -1,6 +1,7 @@
 """The only entry point: ``python main.py --config=... --workdir=... --mode=...``."""
 
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -12,8 +13,8 @@ runtime.use_compilation_cache()
 
 from rich.console import Console
 
-from cone_jax import command_line
-from cone_jax.errors import TrainingFailed, UserError
+from cone_jax import command_line, distributed
+from cone_jax.errors import Interrupted, TrainingFailed, UserError
 from cone_jax.modes import MODES
 
 
@@ -28,10 +29,17 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("absl").setLevel(logging.WARNING)
     try:
         arguments = command_line.parse(argv, help_lines)
-        MODES[arguments.mode].run(arguments, Console(highlight=False))
+        distributed.initialize(
+            *(arguments.flags[name] for name in ("coordinator", "num_processes", "process_id"))
+        )
+        quiet = not distributed.is_primary()
+        MODES[arguments.mode].run(arguments, Console(highlight=False, quiet=quiet))
     except UserError as error:
         errors.print(f"error: {error}")
         return 2
+    except Interrupted as stopped:
+        command = shlex.join(["python", "main.py", *argv])
+        errors.print(f"{stopped}; continue with: {command}")
     except TrainingFailed as error:
         errors.print(f"failed: {error}")
         return 1

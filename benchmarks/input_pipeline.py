@@ -1,6 +1,6 @@
 """Images a second on one core, side by side with a torch DataLoader that does the same Pillow work.
 
-    python benchmarks/input_pipeline.py [--data=FOLDER] [--rounds=5]
+    python benchmarks/input_pipeline.py [--data=FOLDER] [--cifar=DATA_DIR] [--rounds=5]
 
 Workloads: ImageNet-style crops and flips at 224 pixels, the same with AutoAugment, the first one
 again from photographs of 2 megapixels, and CIFAR-style padded crops and flips at 32. The whole
@@ -14,7 +14,7 @@ the main process, with a worker process, and without the last step (`uint8`), wh
 work that both sides share: cone_jax leaves normalisation to the device.
 
 Last comes the share of a training step that is spent waiting for input, on all cores, in the
-digits recipe.
+digits recipe and, given a TFDS DATA_DIR that has it, the CIFAR-100 recipe.
 
 FOLDER is an image folder; without it, 500 x 375 JPEG files with the spectrum of photographs are
 made. CIFAR images are random pixels: none of the operations looks at them.
@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
+from ml_collections import ConfigDict
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
@@ -221,36 +222,49 @@ def compare(
     print(f"{name:<24}{row}", flush=True)
 
 
-def input_wait(steps: int) -> float:
-    """The share of the digits recipe's training time that the loop spends waiting for a batch."""
-    from cone_jax import runtime
-
-    runtime.use_fast_cpu_convolutions()
+def input_wait(config: ConfigDict, warmup: int, steps: int) -> float:
+    """The share of the training time that the loop spends waiting for a batch."""
     import jax
 
     from cone_jax.training.run import Run
     from cone_jax.training.train_step import train_step
-    from configs import digits
 
-    run = Run.open(digits.get_config())
-    state, previous, waited = run.init_state(), None, 0.0
-    warmup = 2 * run.steps_per_epoch
+    run = Run.open(config)
+    state, previous = run.init_state(), None
     stream = run.train_stream(0, print)
     for step in range(warmup + steps):
         if step == warmup:  # compilation is over
+            jax.block_until_ready(previous)
             began, waited = time.perf_counter(), 0.0
         before = time.perf_counter()
         batch = next(stream)
-        waited += time.perf_counter() - before
+        if step >= warmup:
+            waited += time.perf_counter() - before
         state, metrics = train_step(state, batch)
         jax.block_until_ready(previous)
         previous = metrics["loss"]
     return waited / (time.perf_counter() - began)
 
 
+def print_input_wait(cifar_dir: str) -> None:
+    from cone_jax import runtime
+
+    runtime.use_fast_cpu_convolutions()  # before JAX starts
+    from configs import cifar, digits
+
+    share = input_wait(digits.get_config(), warmup=22, steps=200)
+    print(f"digits recipe: {share:.1%} of the step time is spent waiting for input")
+    if cifar_dir:
+        config = cifar.get_config("100")
+        config.data.path, config.batch_size = cifar_dir, 16
+        share = input_wait(config, warmup=2, steps=8)
+        print(f"cifar recipe, batch 16 instead of 1,024: {share:.1%}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", default="", help="image folder; made when not given")
+    parser.add_argument("--cifar", default="", help="TFDS data_dir with cifar100, for input wait")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     cores = os.sched_getaffinity(0)
@@ -286,7 +300,7 @@ def main() -> None:
         rounds=options.rounds,
     )
     os.sched_setaffinity(0, cores)
-    print(f"digits recipe: {input_wait(200):.1%} of the step time is spent waiting for input")
+    print_input_wait(options.cifar)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,19 @@ The latest few are kept, and the best one by a named metric.
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from cone_jax.errors import UserError
+from cone_jax import checkpoint_integrity, distributed
+from cone_jax.errors import TrainingFailed, UserError
 
 DIRECTORY = "checkpoints"
+# Where checkpoints go that turn out to be damaged: out of the way, but not lost.
+DAMAGED = "damaged"
 
 Tree = Any
 
@@ -37,7 +41,8 @@ class Checkpoints:
         best_metric: str = "",
         read_only: bool = False,
     ) -> None:
-        self._directory = Path(workdir).absolute() / DIRECTORY
+        self._workdir = Path(workdir).absolute()
+        self._directory = self._workdir / DIRECTORY
         self._best_metric = best_metric
         handlers = {
             "state": ocp.PyTreeCheckpointHandler(),
@@ -53,7 +58,8 @@ class Checkpoints:
             # What a killed process left half written is of no use; but a reader must not touch
             # what a running process is writing.
             cleanup_tmp_directories=not read_only,
-            read_only=read_only,
+            create=not read_only,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._update_manifests),
         )
         self._manager = ocp.CheckpointManager(
             self._directory, options=options, item_handlers=handlers
@@ -95,6 +101,35 @@ class Checkpoints:
         scored = [(self._rank(m), step) for step, m in measured.items() if self._best_metric in m]
         return max(scored)[1] if scored else None
 
+    def newest_intact_step(self, report: Callable[[str], None]) -> int | None:
+        """The newest checkpoint whose files are as written; None where there never was one.
+
+        Damaged ones are reported and moved to `damaged/`. When all are damaged, that is an error: a
+        run must not silently start from zero. With several processes the first one decides.
+        """
+        nothing = -1
+        found = self._set_damaged_aside(report) if distributed.is_primary() else None
+        step = distributed.from_primary(nothing if found is None else found)
+        self._manager.reload()
+        return None if step == nothing else step
+
+    def _set_damaged_aside(self, report: Callable[[str], None]) -> int | None:
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        for step in steps:
+            damage = checkpoint_integrity.find_damage(self._path(step), self._manifest(step))
+            if damage is None:
+                return step
+            target = self._workdir / DAMAGED / str(step)
+            report(f"checkpoint {step} is damaged ({damage}); moved to {target}")
+            target.parent.mkdir(exist_ok=True)
+            self._path(step).rename(target)
+        if (self._workdir / DAMAGED).exists():
+            raise TrainingFailed(
+                f"every checkpoint of {self._workdir} is damaged; they are in "
+                f"{self._workdir / DAMAGED}; start anew with another --workdir"
+            )
+        return None
+
     def restore(self, step: int, abstract_state: Tree) -> Restored:
         """The whole checkpoint, arrays placed as `abstract_state` says."""
         restored = self._manager.restore(
@@ -119,6 +154,27 @@ class Checkpoints:
         """Returns when everything saved is on disk."""
         self._manager.wait_until_finished()
 
+    def _path(self, step: int) -> Path:
+        return self._directory / str(step)
+
+    def _manifest(self, step: int) -> Path:
+        return self._workdir / checkpoint_integrity.MANIFESTS / f"{step}.json"
+
+    def _update_manifests(self) -> None:
+        """Writes the manifest of a checkpoint that is complete, and about to become visible.
+
+        Orbax calls this just before it renames the temporary directory, `<step>.<something>`.
+        """
+        if not distributed.is_primary():
+            return
+        written = {int(path.name.split(".")[0]): path for path in self._directory.iterdir()}
+        for step, path in written.items():
+            if path.name != str(step):
+                checkpoint_integrity.write_manifest(path, self._manifest(step))
+        for manifest in self._manifest(0).parent.glob("*.json"):
+            if int(manifest.stem) not in written:
+                manifest.unlink(missing_ok=True)
+
     def _rank(self, metrics: dict[str, float]) -> float:
         value = metrics.get(self._best_metric, math.nan)
         return -math.inf if math.isnan(value) else value
@@ -129,15 +185,28 @@ def _restore_args(abstract: Tree, **options: Any) -> ocp.args.PyTreeRestore:
     return ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, **options)
 
 
-def resolve_step(workdir: Path | str, step: int | None) -> int:
-    """The step asked for, or the latest; a clear error where there is none."""
+def resolve_step(
+    workdir: Path | str, step: int | str | None = "latest", *, best_metric: str = ""
+) -> int:
+    """The number of the checkpoint that `step` means: a number, ``latest`` or ``best``.
+
+    Only reads; raises `UserError` where there is no such checkpoint.
+    """
     directory = Path(workdir) / DIRECTORY
     steps = sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
     if not steps:
         raise UserError(f"workdir ({workdir}) has no checkpoint; train first with --mode=train")
-    if step is None:
+    if step in (None, "latest"):
         return steps[-1]
-    if step not in steps:
+    if step == "best":
+        with Checkpoints(workdir, best_metric=best_metric, read_only=True) as checkpoints:
+            best = checkpoints.best_step()
+        if best is None:
+            raise UserError(f"--step (best): no checkpoint of {workdir} has {best_metric!r}")
+        return best
+    if not str(step).isdecimal():
+        raise UserError(f"--step ({step!r}) must be a number, 'latest' or 'best'")
+    if int(step) not in steps:
         listing = ", ".join(map(str, steps))
-        raise UserError(f"step ({step}) has no checkpoint in {directory}; there are: {listing}")
-    return step
+        raise UserError(f"--step ({step}) has no checkpoint in {directory}; there are: {listing}")
+    return int(step)

@@ -1,7 +1,5 @@
 """The command line: flags to arguments, mistakes to one clear line."""
 
-import importlib.util
-import inspect
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,37 +9,67 @@ from typing import NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from cone_jax import sweeps
 from cone_jax.errors import UserError, closest
+from cone_jax.recipe_file import load_recipe
 
 DEFAULT_CONFIG = "configs/digits.py"
+
+# Flags that only some modes read: default and help.
+FLAGS = {
+    "step": ("latest", "checkpoint to use: a step, 'latest' (default) or 'best'"),
+    "format": ("safetensors", "of an export"),
+    "images": ("", "pictures to classify: files or folders, joined by commas"),
+    "output": ("", "file or folder to write to, where a mode's default does not suit"),
+    "coordinator": ("", "host:port of process 0, when several processes share a run"),
+    "num_processes": ("", "how many they are (SLURM, MPI and TPU pods are recognised)"),
+    "process_id": ("", "which of them this is, from 0"),
+    "workdirs": ("", "several runs, joined by commas, to be seen side by side"),
+    "sweep": ("", "a table to fill with runs, in configs/sweeps/, its options after a colon"),
+    "jobs": ("1", "runs of a sweep at a time"),
+}
 
 
 class Arguments(NamedTuple):
     """What the user asked for."""
 
     mode: str
-    config: ConfigDict
+    recipe: str  # the file, and its options after a colon
+    config: ConfigDict  # what the recipe gives, with the user's changes
     workdir: Path
-    step: str  # a number, "latest" or "best"
+    flags: Mapping[str, str]  # the values of FLAGS, "" or the default where not given
+
+    @property
+    def workdirs(self) -> tuple[Path, ...]:
+        """The runs of --workdirs."""
+        named = filter(None, self.flags["workdirs"].split(","))
+        return tuple(Path(name.strip()).expanduser() for name in named)
 
 
 def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
     """The arguments of `argv`, without the program's name; `modes` are those there are."""
-    recipe, rest = _take_recipe(argv)
-    path, _, options = recipe.partition(":")
-    config = load_recipe(path, options)
+    recipe, rest = _take(argv, "config")
+    sweep, _ = _take(rest, "sweep")
+    if sweep and recipe is None:
+        definition = sweeps.load_sweep(sweep)
+        recipe, config = definition.base, sweeps.base_config(definition)
+    else:
+        recipe = recipe or DEFAULT_CONFIG
+        path, _, options = recipe.partition(":")
+        config = load_recipe(path, options)
     _check_fields(rest, config)
 
     command = ["main.py", *rest]
     values = flags.FlagValues()
     flags.DEFINE_string("mode", "train", "", flag_values=values)
     flags.DEFINE_string("workdir", "", "", flag_values=values)
-    flags.DEFINE_string("step", "latest", "", flag_values=values)
+    for name, (default, _) in FLAGS.items():
+        flags.DEFINE_string(name, default, "", flag_values=values)
     try:
         config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=command)
         unparsed = values(command)[1:]
     except flags.UnrecognizedFlagError as error:
-        known = ("config", "mode", "workdir", "step", "help")
+        known = ("config", "mode", "workdir", "help", *FLAGS)
         raise UserError(
             f"--{error.flagname} is no flag; {closest(error.flagname, known)}"
         ) from error
@@ -51,36 +79,22 @@ def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
         raise UserError(f"argument ({unparsed[0]!r}) is not understood; flags are --name=value")
     if values.mode not in modes:
         raise UserError(f"--mode ({values.mode!r}) is unknown; {closest(values.mode, modes)}")
-    name = "-".join(filter(None, (Path(path).stem, re.sub(r"[^\w.]+", "-", options))))
+    workdir = values.workdir or _default_workdir(values.mode, recipe, sweep, values.workdirs)
     return Arguments(
         mode=values.mode,
+        recipe=recipe,
         config=values.config,
-        workdir=Path(values.workdir or f"runs/{name}").expanduser(),
-        step=values.step,
+        workdir=Path(workdir).expanduser(),
+        flags={name: str(values[name].value) for name in FLAGS},
     )
-
-
-def load_recipe(path: str, options: str = "") -> ConfigDict:
-    """What ``get_config(options)`` of the Python file `path` returns."""
-    if not Path(path).is_file():
-        raise UserError(f"--config ({path}) is not a file; the recipes are in configs/")
-    spec = importlib.util.spec_from_file_location(f"recipe_{Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"--config ({path}) must be a Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "get_config"):
-        raise UserError(f"--config ({path}) must define get_config(options)")
-    if not options and not inspect.signature(module.get_config).parameters:
-        return module.get_config()
-    return module.get_config(options)
 
 
 def help_text(modes: Mapping[str, str]) -> str:
     """What ``--help`` prints."""
     width = max(map(len, modes))
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in modes.items())
-    return _HELP.format(modes=listing, config=DEFAULT_CONFIG)
+    own_flags = "\n".join(f"  --{name:<20}{text}" for name, (_, text) in FLAGS.items())
+    return _HELP.format(modes=listing, config=DEFAULT_CONFIG, flags=own_flags)
 
 
 _HELP = textwrap.dedent("""\
@@ -95,7 +109,7 @@ _HELP = textwrap.dedent("""\
       --config              a recipe in configs/, its options after a colon; default {config}
       --config.FIELD=VALUE  changes one field of the recipe, e.g. --config.bank.size=4096
       --workdir             where everything of the run goes; default runs/<recipe>
-      --step                checkpoint to use: a step, 'latest' (default) or 'best'
+    {flags}
 
     examples
       python main.py
@@ -107,19 +121,28 @@ _HELP = textwrap.dedent("""\
     """)
 
 
-def _take_recipe(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """Separates ``--config=FILE`` (or ``--config FILE``) from the other arguments."""
-    recipe, rest = DEFAULT_CONFIG, []
+def _take(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+    """Separates ``--flag=FILE`` (or ``--flag FILE``) from the other arguments; None: not given."""
+    value, rest = None, []
     arguments = iter(argv)
     for argument in arguments:
-        name, separator, value = argument.partition("=")
-        if name not in ("--config", "-config"):
+        name, separator, given = argument.partition("=")
+        if name not in (f"--{flag}", f"-{flag}"):
             rest.append(argument)
         elif separator:
-            recipe = value
+            value = given
         else:
-            recipe = next(arguments, "")
-    return recipe, rest
+            value = next(arguments, "")
+    return value, rest
+
+
+def _default_workdir(mode: str, recipe: str, sweep: str | None, workdirs: str) -> str:
+    """Named after what is done."""
+    if workdirs:
+        return f"runs/{mode}"
+    path, _, options = (sweep or recipe).partition(":")
+    name = "-".join(filter(None, (Path(path).stem, re.sub(r"[^\w.]+", "-", options))))
+    return f"runs/sweeps/{name}" if sweep else f"runs/{name}"
 
 
 def _check_fields(arguments: Sequence[str], config: ConfigDict) -> None:

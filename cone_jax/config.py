@@ -12,11 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 from cone_jax import objectives
+from cone_jax.config_checks import validate as validate
 from cone_jax.errors import UserError, closest
 
 PRESETS = ("official", "paper")
+
+Option = Callable[[ConfigDict], object]
 
 
 def default() -> ConfigDict:
@@ -26,6 +30,8 @@ def default() -> ConfigDict:
     config.epochs = 100
     config.steps = 0  # when positive, replaces `epochs`
     config.batch_size = 256  # over all devices and processes
+    config.init_from = ""  # weights to start from: .safetensors, .pth, a run or an export
+    config.init_strict = True  # every weight must have its place; False: those that fit
     config.data = _data()
     config.model = _model()
     config.objective = ConfigDict({"name": "cone"})
@@ -33,9 +39,13 @@ def default() -> ConfigDict:
         config.objective[name] = ConfigDict(objectives.default_settings(name))
     config.bank = _bank()
     config.ema = _ema()
+    config.mixing = _mixing()
+    config.average = _average()
     config.optimizer = _optimizer()
     config.schedule = _schedule()
+    config.linear_stage = _linear_stage()
     config.log_every = 20  # steps between two records of train metrics
+    config.wandb_project = ""  # Weights & Biases project to log to as well; "": none
     config.evaluation = ConfigDict()
     config.evaluation.every_epochs = 1.0  # 0: at the end only
     config.evaluation.batch_size = 256
@@ -60,10 +70,11 @@ def _data() -> ConfigDict:
     data.num_classes = 0  # 0: what the source says
     data.image_size = 8  # of the training images that reach the network
     data.train_transforms = ()  # in order, e.g. ("random_resized_crop(224)", "flip")
+    data.key_transforms = ()  # of the second view, the key's; (): as train_transforms
     data.test_transforms = ()
     data.mean = (0.485, 0.456, 0.406)  # of pixels in [0, 1]
     data.std = (0.229, 0.224, 0.225)
-    data.views = 1  # augmented views a sample; the second one is the key's
+    data.views = 1  # augmented views a sample; what the second is for, the objective says
     data.last_batch = "drop"  # of an epoch: drop, or carry into the next epoch
     data.damaged_limit = 0.01  # the fraction of unreadable images that ends the run
     data.threads = 4
@@ -77,12 +88,24 @@ def _model() -> ConfigDict:
     model.name = "resnet50"
     model.stem = "imagenet"  # or cifar
     model.dtype = "float32"  # of the computation; parameters are float32
-    model.options = ConfigDict({"width": 0})  # planes of the first stage; 0: the architecture's
+    model.options = ConfigDict()  # of the architecture; None: its own default
+    model.options.width = placeholder(int)  # ResNets: planes of the first stage
+    model.options.last_width = placeholder(int)  # RegNetX-400MF: 400 or 384
+    model.options.image_size = placeholder(int)  # DeiT: the size its positions are learned for
+    model.options.dropout = placeholder(float)  # before the head
+    model.options.stochastic_depth = placeholder(float)  # the last block's rate
+    model.options.remat = placeholder(bool)  # recompute activations to save memory
+    model.options.bn_momentum = placeholder(float)  # of old running statistics, 0.9
+    model.options.bn_groups = placeholder(int)  # 1: global statistics; devices: one set each
     model.projection = True  # False: classifier on pooled features
     model.embedding_dim = 256
     model.head_layers = 1  # hidden layers of the projection head
     model.head_hidden = 0  # 0: max(2 d, 4096)
     model.head_batch_norm = True
+    model.head_normalise_input = False
+    model.head_output_batch_norm = False
+    model.predictor = False  # a second head on the embedding, where the objective needs one
+    model.predictor_hidden = 4096
     model.classifier = "linear"  # or cosine, on the unit-norm embedding
     model.classifier_input = "embedding"  # or features
     model.classifier_bias = True
@@ -107,27 +130,66 @@ def _ema() -> ConfigDict:
     return ema
 
 
+def _mixing() -> ConfigDict:
+    mixing = ConfigDict()
+    mixing.mixup_alpha = 0.0  # 0: no MixUp
+    mixing.cutmix_alpha = 0.0  # 0: no CutMix
+    mixing.switch = 0.5  # probability of CutMix where both are on
+    return mixing
+
+
+def _average() -> ConfigDict:
+    average = ConfigDict()
+    average.decay = 0.0  # of the averaged model, which is the one evaluated; 0: none
+    average.every = 32  # steps between two updates
+    average.rescale = True  # adapt the decay to batch and epochs, as torchvision does
+    return average
+
+
 def _optimizer() -> ConfigDict:
     optimizer = ConfigDict()
-    optimizer.name = "sgd"
+    optimizer.name = "sgd"  # or adamw, lamb, lars, rmsprop
     optimizer.learning_rate = 0.1  # for a batch of `reference_batch`
     optimizer.reference_batch = 256  # 0: the learning rate is not scaled by the batch
-    optimizer.momentum = 0.9
+    optimizer.momentum = 0.9  # of sgd, lars and rmsprop
     optimizer.nesterov = False
+    optimizer.beta1 = 0.9  # of adamw and lamb
+    optimizer.beta2 = 0.999
+    optimizer.rms_decay = 0.9  # of rmsprop's average of squares
+    optimizer.epsilon = 1e-8  # of adamw, lamb and rmsprop
+    optimizer.trust_coefficient = 1e-3  # of lars
     optimizer.weight_decay = 1e-4
-    optimizer.decay_scope = "all"  # or exclude_1d: no decay on biases and norms
+    # Or exclude_1d: no decay on biases and norms; kernels: on convolution and linear weights.
+    optimizer.decay_scope = "all"
     optimizer.clip_norm = 0.0  # 0: gradients are not clipped
     return optimizer
 
 
 def _schedule() -> ConfigDict:
     schedule = ConfigDict()
-    schedule.warmup_epochs = 5.0  # from 0, a step at a time
-    schedule.decay = "cosine"  # or linear, constant, steps
+    schedule.warmup_epochs = 5.0  # a step at a time
+    schedule.warmup_start = 0.0  # fraction of the peak rate
+    schedule.decay = "cosine"  # or linear, constant, steps, exponential
     schedule.milestones = ()  # of decay "steps": pairs (epoch, fraction of the peak from then on)
+    schedule.decay_epochs = 1.0  # of decay "exponential": each time, multiply by the factor
+    schedule.decay_factor = 1.0
     schedule.unit = "epoch"  # the rate changes once an epoch after warm-up, or each "step"
     schedule.floor = 1e-3  # of the peak rate
     return schedule
+
+
+def _linear_stage() -> ConfigDict:
+    """The second stage of methods whose loss trains no classifier; the others ignore it."""
+    stage = ConfigDict()
+    stage.epochs = 100
+    stage.steps = 0  # when positive, replaces `epochs`
+    stage.batch_size = 256
+    stage.train_transforms = ()  # (): as data.train_transforms
+    stage.optimizer = _optimizer()
+    stage.optimizer.weight_decay = 0.0
+    stage.schedule = _schedule()
+    stage.schedule.warmup_epochs = 0.0
+    return stage
 
 
 def apply_preset(config: ConfigDict, preset: str) -> ConfigDict:
@@ -154,117 +216,81 @@ def apply_preset(config: ConfigDict, preset: str) -> ConfigDict:
 def apply_options(
     config: ConfigDict,
     options: str,
-    recipe_options: Mapping[str, Callable[[ConfigDict], object]] | None = None,
+    recipe_options: Mapping[str, Option] | None = None,
 ) -> ConfigDict:
     """Applies what follows the colon in ``--config=configs/x.py:a,b`` and locks the config.
 
-    Every recipe understands the presets, and the names of the objectives, which replace CoNe in
-    the same recipe; `recipe_options` are its own. ``cross_entropy`` is the plain classifier
-    without projection head; ``--config.model.projection=True`` gives it one.
+    Every recipe understands the names of the objectives, which replace CoNe in the same recipe,
+    CoNe's variants and the presets; `recipe_options` are its own, and replace a common option
+    of the same name. They take effect in this order, whatever the order they are given in:
+    objectives, variants, the recipe's own as it lists them, presets.
     """
-    known: dict[str, Callable[[ConfigDict], object]] = dict(recipe_options or {})
-    known |= {preset: functools.partial(apply_preset, preset=preset) for preset in PRESETS}
-    known |= {name: functools.partial(_use_objective, name=name) for name in objectives.names()}
-    for option in filter(None, (part.strip() for part in options.split(","))):
-        if option not in known:
-            raise UserError(f"config option ({option!r}) is unknown; {closest(option, known)}")
-        known[option](config)
+    recipe_options = recipe_options or {}
+    methods = {name: functools.partial(use_objective, name=name) for name in objectives.names()}
+    common: dict[str, Option] = {**methods, **VARIANTS}
+    known: dict[str, Option] = {
+        **{name: option for name, option in common.items() if name not in recipe_options},
+        **recipe_options,
+        **{preset: functools.partial(apply_preset, preset=preset) for preset in PRESETS},
+    }
+    chosen = {part.strip() for part in options.split(",")} - {""}
+    unknown = sorted(chosen - known.keys())
+    if unknown:
+        raise UserError(f"config option ({unknown[0]!r}) is unknown; {closest(unknown[0], known)}")
+    for name, option in known.items():
+        if name in chosen:
+            option(config)
     return config.lock()
 
 
-def _use_objective(config: ConfigDict, name: str) -> None:
+def use_objective(config: ConfigDict, name: str) -> None:
+    """Chooses the method, and what it cannot do without: views, heads, a classifier's form."""
     config.objective.name = name
-    if name == "cross_entropy":
-        config.model.projection = False
+    needs = objectives.create(name, config.objective[name]).needs
+    config.data.views = 1 if needs.views == "any" else 2
+    config.model.projection = needs.embedding
+    config.model.predictor = needs.predictor
+    config.model.classifier_bias = not needs.class_centres
+    # PaCo's classifier and its contrast part ways after the backbone.
+    parted = name in ("paco", "joint_supcon")
+    config.model.classifier_input = "features" if parted else "embedding"
+    if needs.bank_first:
+        config.bank.exclude_self = False
 
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "data.last_batch": ("drop", "carry"),
-    "model.stem": ("imagenet", "cifar"),
-    "model.dtype": ("float32", "bfloat16"),
-    "model.classifier": ("linear", "cosine"),
-    "model.classifier_input": ("embedding", "features"),
-    "bank.init": ("masked", "official"),
-    "bank.probs_dtype": ("float32", "bfloat16"),
-    "bank.sharding": ("replicated",),
-    "ema.schedule": ("official_auto", "cosine_to_one", "constant"),
-    "ema.order": ("before_forward", "after_update"),
-    "optimizer.decay_scope": ("all", "exclude_1d"),
-    "schedule.decay": ("cosine", "linear", "constant", "steps"),
-    "schedule.unit": ("epoch", "step"),
+def _set_cone(config: ConfigDict, **fields: Any) -> None:
+    config.objective.cone.update(fields)
+
+
+def _contrastive_view(config: ConfigDict) -> None:
+    config.objective.cone.contrastive_view = "key"
+    config.data.views = 2
+
+
+def _two_views(config: ConfigDict) -> None:
+    config.objective.cone.views = "rows"
+    config.data.views = 2
+
+
+def _add_projection(config: ConfigDict) -> None:
+    config.model.projection = True
+
+
+def _add_cross_entropy(config: ConfigDict) -> None:
+    """Cross-entropy beside CMSF or NNCLR, on CoNe's frame: one view, its bank and key."""
+    config.objective.cmsf.ce_weight = 1.0
+    config.objective.nnclr.ce_weight = 1.0
+    config.objective.nnclr.lookup = "key"
+    config.data.views = 1
+
+
+# What the paper's ablations change, for any recipe.
+VARIANTS: dict[str, Option] = {
+    "no_dc": functools.partial(_set_cone, dc_weight=0.0),
+    "no_contrast": functools.partial(_set_cone, sup_weight=0.0),
+    "sup_out": functools.partial(_set_cone, contrast="sup_out"),
+    "contrastive_view": _contrastive_view,
+    "two_views": _two_views,
+    "projection": _add_projection,
+    "with_ce": _add_cross_entropy,
 }
-
-# field: (lowest, highest) allowed; None: no limit
-RANGES: dict[str, tuple[float | None, float | None]] = {
-    "seed": (0, 2**31 - 1),
-    "steps": (0, None),
-    "batch_size": (1, None),
-    "log_every": (1, None),
-    "data.num_classes": (0, None),
-    "data.cache_bytes": (0, None),
-    "data.image_size": (1, None),
-    "data.views": (1, 2),
-    "data.damaged_limit": (0.0, 1.0),
-    "data.threads": (1, None),
-    "data.workers": (0, None),
-    "data.prefetch": (1, None),
-    "model.embedding_dim": (1, None),
-    "model.head_layers": (0, None),
-    "model.head_hidden": (0, None),
-    "bank.size": (1, None),
-    "ema.momentum": (0.0, 1.0),
-    "optimizer.learning_rate": (0.0, None),
-    "optimizer.reference_batch": (0, None),
-    "optimizer.momentum": (0.0, 1.0),
-    "optimizer.weight_decay": (0.0, None),
-    "optimizer.clip_norm": (0.0, None),
-    "schedule.warmup_epochs": (0.0, None),
-    "schedule.floor": (0.0, 1.0),
-    "evaluation.every_epochs": (0.0, None),
-    "evaluation.batch_size": (1, None),
-    "checkpoint.every_epochs": (0.0, None),
-    "checkpoint.keep": (1, None),
-}
-
-
-def validate(config: ConfigDict) -> None:
-    """Raises `UserError` for the first field that cannot work."""
-    for field, valid in CHOICES.items():
-        value = _get(config, field)
-        if value not in valid:
-            raise UserError(f"{field} ({value!r}) is unknown; {closest(str(value), valid)}")
-    for field, (low, high) in RANGES.items():
-        value = _get(config, field)
-        # `not >=` also refuses NaN
-        if (low is not None and not value >= low) or (high is not None and not value <= high):
-            limits = f"at least {low}" if high is None else f"between {low} and {high}"
-            raise UserError(f"{field} ({value}) must be {limits}")
-    if not config.epochs > 0 and config.steps == 0:
-        raise UserError(f"epochs ({config.epochs}) must be positive, or set steps")
-    name = config.objective.name
-    if name not in objectives.names():
-        raise UserError(
-            f"objective.name ({name!r}) is unknown; {closest(name, objectives.names())}"
-        )
-    objective = objectives.create(name, config.objective[name])
-    if objective.needs.bank and config.bank.size < config.batch_size:
-        raise UserError(
-            f"bank.size ({config.bank.size}) must be at least the global batch "
-            f"({config.batch_size})"
-        )
-    neighbours = getattr(objective, "neighbours", 0)
-    if objective.needs.bank and neighbours > config.bank.size:
-        raise UserError(
-            f"objective.{name}.neighbours ({neighbours}) must be at most bank.size "
-            f"({config.bank.size})"
-        )
-    for field in ("mean", "std"):
-        if len(config.data[field]) != 3:
-            raise UserError(f"data.{field} ({config.data[field]}) must have three values, R G B")
-
-
-def _get(config: ConfigDict, field: str) -> Any:
-    value = config
-    for part in field.split("."):
-        value = value[part]
-    return value

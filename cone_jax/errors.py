@@ -25,5 +25,13 @@ def closest(name: str, valid: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? {listing}" if near else listing
 
 
+class Interrupted(Exception):  # noqa: N818 - a request that was met, no error
+    """The run was asked to stop, and has saved itself at `step`."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped after step {step}; everything is saved")
+        self.step = step
+
+
 class TrainingFailed(RuntimeError):  # noqa: N818 - names what happened
     """The run cannot go on, through no mistake in the input's form; exit code 1."""

@@ -40,8 +40,9 @@ def normalise(embedding: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
 def cosines(queries: Float[Array, "B D"], anchors: Float[Array, "A D"]) -> Similarity:
     """Inner products of unit-norm rows, in float32 whatever the network computes in.
 
-    >>> cosines(jnp.eye(2), jnp.array([[0.6, 0.8]])).round(1).tolist()
-    [[0.6], [0.8]]
+    >>> print(cosines(jnp.eye(2), jnp.array([[0.6, 0.8]])))
+    [[0.6]
+     [0.8]]
     """
     left, right = queries.astype(jnp.float32), anchors.astype(jnp.float32)
     return jnp.matmul(left, right.T, precision=jax.lax.Precision.HIGHEST)
@@ -77,6 +78,20 @@ def cross_entropy(
             uniform_share = smoothing * num_classes / (num_classes - 1)
         targets = optax.smooth_labels(targets.astype(jnp.float32), uniform_share)
     return optax.softmax_cross_entropy(logits, targets)
+
+
+def mixed_targets(
+    first: Int[Array, " B"], second: Int[Array, " B"], weight: Rows, num_classes: int
+) -> Float[Array, "B C"]:
+    """Class probabilities of images mixed from two: `weight` on the first label, the rest on
+    the second.
+
+    >>> mixed_targets(jnp.array([0]), jnp.array([2]), jnp.array([0.75]), 3).tolist()
+    [[0.75, 0.0, 0.25]]
+    """
+    share = weight[:, None]
+    one_hot_first = jax.nn.one_hot(first, num_classes)
+    return share * one_hot_first + (1.0 - share) * jax.nn.one_hot(second, num_classes)
 
 
 def binary_cross_entropy(

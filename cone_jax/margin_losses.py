@@ -18,7 +18,7 @@ Rows = Float[Array, " B"]
 Norm = Literal["l1", "l2", "linf"]
 
 # The norm in which a gradient is measured when distances are measured in the given one.
-DUAL_NORM: dict[str, float] = {"l1": jnp.inf, "l2": 2, "linf": 1}
+DUAL_NORM: dict[Norm, float] = {"l1": jnp.inf, "l2": 2, "linf": 1}
 
 
 def l_softmax(
@@ -55,8 +55,8 @@ def l_softmax(
 
 
 def large_margin(
-    classify: Callable[[Float[Array, "B D"]], Float[Array, "B C"]],
-    activations: Float[Array, "B D"],
+    classify: Callable[[Float[Array, "B ..."]], Float[Array, "B C"]],
+    activations: Float[Array, "B ..."],
     labels: Int[Array, " B"],
     *,
     gamma: float,
@@ -76,7 +76,7 @@ def large_margin(
     >>> x, labels = jnp.array([[0.5, 0.0]]), jnp.array([0])
     >>> loss = large_margin(lambda a: 4 * a, x, labels, gamma=10.0, alpha=2.0)
     >>> round(float(loss[0]), 4)  # the boundary is 0.35 away; saturation makes it look farther
-    -0.6412
+    -0.6411
     """
     probs = jax.nn.softmax(classify(activations).astype(jnp.float32))
     is_own = jax.nn.one_hot(labels, probs.shape[-1], dtype=bool)
@@ -90,16 +90,15 @@ def large_margin(
         return (own - jnp.take_along_axis(probs, rival[:, None], axis=-1))[:, 0]
 
     def gradient_norm(rival: Int[Array, " B"]) -> Rows:
-        def total_lead(a: Float[Array, "B D"]) -> Float[Array, ""]:
+        def total_lead(a: Float[Array, "B ..."]) -> Float[Array, ""]:
             return jnp.sum(lead(jax.nn.softmax(classify(a).astype(jnp.float32)), rival))
 
-        gradient = jax.grad(total_lead)(jax.lax.stop_gradient(activations))
-        return jnp.linalg.norm(gradient, ord=DUAL_NORM[norm], axis=-1)
+        # Constant for the activations as for the parameters inside `classify`.
+        gradient = jax.lax.stop_gradient(jax.grad(total_lead)(activations))
+        flat = gradient.reshape(gradient.shape[0], -1)
+        return jnp.linalg.norm(flat, ord=DUAL_NORM[norm], axis=-1)
 
-    distances = [
-        lead(probs, rival) / (jax.lax.stop_gradient(gradient_norm(rival)) + 1e-8)
-        for rival in rivals.T
-    ]
+    distances = [lead(probs, rival) / (gradient_norm(rival) + 1e-8) for rival in rivals.T]
     nearest = jnp.min(jnp.stack(distances), axis=0)
     return -jnp.clip(nearest, gamma * (1.0 - alpha), gamma)
 

@@ -24,7 +24,8 @@ class MemoryBank(flax.struct.PyTreeNode):
 
     features: Float[Array, "K D"]  # unit norm, float32
     labels: Int[Array, " K"]
-    probs: Float[Array, "K C"]  # what the key's classifier said when the row was written
+    # What the key's classifier said when the row was written; None: not remembered.
+    probs: Float[Array, "K C"] | None
     ids: Int[Array, " K"]  # record ids
     cursor: Int[Array, ""]  # the row written next
     filled: Int[Array, ""]  # how many rows are valid
@@ -46,6 +47,8 @@ class Neighbours(NamedTuple):
 def init(size: int, dim: int, num_classes: int, dtype: jnp.dtype = jnp.float32) -> MemoryBank:
     """An empty bank; `dtype` (float32 or bfloat16) is that of the probabilities.
 
+    With `num_classes` 0 the bank holds no probabilities, which most of its memory goes to.
+
     >>> bank = init(size=8, dim=2, num_classes=10)
     >>> bank.size, int(bank.filled), bank.labels.tolist()
     (8, 0, [-1, -1, -1, -1, -1, -1, -1, -1])
@@ -53,7 +56,7 @@ def init(size: int, dim: int, num_classes: int, dtype: jnp.dtype = jnp.float32) 
     return MemoryBank(
         features=jnp.zeros((size, dim), jnp.float32),
         labels=jnp.full((size,), -1, jnp.int32),
-        probs=jnp.full((size, num_classes), 1.0 / num_classes, dtype),
+        probs=jnp.full((size, num_classes), 1.0 / num_classes, dtype) if num_classes else None,
         ids=jnp.full((size,), NO_ID, jnp.int32),
         cursor=jnp.zeros((), jnp.int32),
         filled=jnp.zeros((), jnp.int32),
@@ -72,7 +75,7 @@ def init_official(
     return init(size, dim, num_classes, dtype).replace(
         features=losses.normalise(jax.random.normal(features_rng, (size, dim))),
         labels=jnp.zeros((size,), jnp.int32),
-        probs=jax.random.normal(probs_rng, (size, num_classes), dtype),
+        probs=jax.random.normal(probs_rng, (size, num_classes), dtype) if num_classes else None,
         filled=jnp.asarray(size, jnp.int32),
     )
 
@@ -81,7 +84,7 @@ def enqueue(
     bank: MemoryBank,
     features: Float[Array, "B D"],
     labels: Int[Array, " B"],
-    probs: Float[Array, "B C"],
+    probs: Float[Array, "B C"] | None,
     ids: Int[Array, " B"] | None = None,
 ) -> MemoryBank:
     """Writes B keys over the oldest rows, wrapping around at the end. Any B up to K.
@@ -99,7 +102,11 @@ def enqueue(
     if ids is None:
         ids = jnp.full((batch,), NO_ID, jnp.int32)
 
-    def write(column: Array, values: Array) -> Array:
+    def write(column: Array | None, values: Array | None) -> Array | None:
+        if column is None:
+            return None
+        if values is None:
+            raise ValueError("the bank remembers probabilities, so each key needs its own")
         values = jax.lax.stop_gradient(values).astype(column.dtype)
         return column.at[rows].set(values, unique_indices=True)
 
@@ -130,8 +137,7 @@ def similarity(bank: MemoryBank, queries: Float[Array, "B D"]) -> Float[Array, "
     At a temperature of 0.07 an error of 0.004 in a cosine is 0.06 in a logit, hence the
     highest matmul precision also where the network computes in bfloat16.
     """
-    features = jax.lax.stop_gradient(bank.features)
-    return jnp.matmul(queries.astype(jnp.float32), features.T, precision=jax.lax.Precision.HIGHEST)
+    return losses.cosines(queries, jax.lax.stop_gradient(bank.features))
 
 
 def neighbours(
@@ -139,10 +145,13 @@ def neighbours(
     queries: Float[Array, "B D"],
     k: int,
     exclude_ids: Int[Array, " B"] | None = None,
+    *,
+    same_class: Int[Array, " B"] | None = None,
 ) -> Neighbours:
     """The k valid rows most similar to each query; fewer where the bank has fewer.
 
-    `queries` have unit norm. `exclude_ids` hides from each query the rows of the same record.
+    `queries` have unit norm. `exclude_ids` hides from each query the rows of the same record;
+    with `same_class`, the label of each query, it sees the rows of that label only.
 
     >>> bank = init(size=4, dim=2, num_classes=2)
     >>> bank = enqueue(bank, jnp.eye(2), jnp.array([7, 8]), jnp.eye(2), ids=jnp.array([0, 1]))
@@ -151,10 +160,14 @@ def neighbours(
     ([[8, 7, -1]], [[True, True, False]])
     >>> neighbours(bank, jnp.array([[0.6, 0.8]]), 1, exclude_ids=jnp.array([1])).labels.tolist()
     [[7]]
+    >>> neighbours(bank, jnp.array([[0.6, 0.8]]), 1, same_class=jnp.array([7])).labels.tolist()
+    [[7]]
     """
     if k > bank.size:
         raise ValueError(f"cannot take {k} neighbours from a bank of {bank.size} rows")
     valid = valid_rows(bank, exclude_ids)
+    if same_class is not None:
+        valid = valid & (bank.labels[None, :] == same_class[:, None])
     cosines = similarity(bank, queries)
     lowest = jnp.finfo(cosines.dtype).min
     top, rows = jax.lax.top_k(jnp.where(valid, cosines, lowest), k)
@@ -196,6 +209,8 @@ def soft_labels(
     >>> soft_labels(bank, jnp.array([[1.0, 0.0]]), temperature=0.07).tolist()
     [[0.5, 0.5]]
     """
+    if bank.probs is None:
+        raise ValueError("the bank remembers no probabilities: it was made with num_classes=0")
     return losses.soft_labels(
         similarity(bank, keys),
         bank.probs,

@@ -2,7 +2,7 @@
 
 `metrics.jsonl` is exactly reproducible: one object a line, ``step`` first, and after an
 interruption it goes on as if there had been none. What depends on the clock (images/s) goes to
-`timing.jsonl`.
+`timing.jsonl`. Weights & Biases gets the same numbers where a run asks for it.
 """
 
 import json
@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from tensorboardX import SummaryWriter
 
 from cone_jax import atomic_file
+from cone_jax.wandb_mirror import WandbMirror
 
 METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
@@ -68,7 +70,12 @@ def _line(record: Mapping[str, Any]) -> str:
 class MetricWriter:
     """Writes the numbers of one run. A context manager."""
 
-    def __init__(self, workdir: Path, *, last_step: int) -> None:
+    def __init__(self, workdir: Path, last_step: int, mirror: WandbMirror | None = None) -> None:
+        """Goes on after `last_step`; what was written of later steps is dropped.
+
+        A `mirror` gets every number too.
+        """
+        self._mirror = mirror
         self._metrics = JsonLines(workdir / METRICS_FILE, last_step=last_step)
         self._timing = JsonLines(workdir / TIMING_FILE, last_step=last_step)
         # TensorBoard hides events of an earlier start from purge_step on.
@@ -80,6 +87,8 @@ class MetricWriter:
     def __exit__(self, *exception: object) -> None:
         for file in (self._metrics, self._timing, self._events):
             file.close()
+        if self._mirror is not None:
+            self._mirror.close()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Records metrics that are the same in every run of the same config."""
@@ -95,6 +104,10 @@ class MetricWriter:
         """Shows a text, such as the config, in TensorBoard."""
         self._events.add_text(name, text)
 
+    def write_image(self, step: int, name: str, pixels: np.ndarray) -> None:
+        """Shows a picture, uint8 [H, W, 3], in TensorBoard."""
+        self._events.add_image(name, pixels, step, dataformats="HWC")
+
     def sync(self) -> None:
         """Call before a checkpoint: what it covers must not be lost with the process."""
         self._metrics.sync()
@@ -103,3 +116,30 @@ class MetricWriter:
     def _to_events(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._events.add_scalar(name, value, step)
+        if self._mirror is not None:
+            self._mirror.log(step, values)
+
+
+class SilentWriter(MetricWriter):
+    """The writer of every process but the first: takes all, writes nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def write_timing(self, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def write_text(self, name: str, text: str) -> None:
+        pass
+
+    def write_image(self, step: int, name: str, pixels: np.ndarray) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass

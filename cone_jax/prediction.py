@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
-from cone_jax import atomic_file, checkpointing, interop, workdir
-from cone_jax.data import datasets, decode, normalisation, transforms
+from cone_jax import atomic_file, interop, trained_run, workdir
+from cone_jax.data import decode, normalisation, transforms
 from cone_jax.data.sources.image_folder import EXTENSIONS
 from cone_jax.errors import UserError
-from cone_jax.interop import exported_model, files, metadata
+from cone_jax.interop import exported_model, metadata
 from cone_jax.interop.metadata import ExportMetadata
-from cone_jax.training import learner
 
 
 class Prediction(NamedTuple):
@@ -51,10 +50,12 @@ class Predictor:
         self._logits = logits
         self._top = min(top, len(description.class_names))
         self._batch_size = batch_size
-        size = description.image_size
-        # Without transforms of its own, a network still has to be given its resolution.
-        steps = description.transforms or (f"resize({size})", f"centre_crop({size})")
-        self._transforms = transforms.parse(steps)
+        self._transforms = transforms.parse(description.transforms)
+        if self._transforms.output_size() is None:
+            # The run's pictures were all alike; any other has to be brought to their size.
+            size = description.image_size
+            steps = (*description.transforms, f"resize({size})", f"centre_crop({size})")
+            self._transforms = transforms.parse(steps)
 
     def __call__(self, paths: Iterable[Path | str]) -> Iterator[Prediction]:
         """Predicts file after file, a batch at a time, in the order given."""
@@ -84,18 +85,18 @@ class Predictor:
         # One batch size, hence one compilation, whatever the number of files.
         count = len(pixels)
         padding = [pixels[-1]] * (self._batch_size - count)
-        images = normalisation.normalise_images(
-            np.stack([*pixels, *padding]), self.metadata.mean, self.metadata.std
-        )
-        probabilities = np.asarray(jax.nn.softmax(self._logits(images), axis=-1))[:count]
+        stacked = jnp.asarray(np.stack([*pixels, *padding]))
+        images = normalisation.normalise_images(stacked, self.metadata.mean, self.metadata.std)
+        logits = self._logits(np.asarray(images))
+        probabilities = np.asarray(jax.nn.softmax(logits, axis=-1))[:count]
         best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self._top]
         for row, order in zip(probabilities, best, strict=True):
             names = tuple(self.metadata.class_names[index] for index in order)
             yield names, tuple(float(row[index]) for index in order)
 
 
-def open_model(path: Path | str, *, step: int | None = None, **options: Any) -> Predictor:
-    """The predictor of a run (its latest checkpoint, or that of `step`) or of an export."""
+def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) -> Predictor:
+    """The predictor of a run (of its checkpoint `step`) or of an export."""
     path = Path(path).expanduser()
     if (path / metadata.FILE).exists():
         model = interop.open_export(path)
@@ -105,35 +106,9 @@ def open_model(path: Path | str, *, step: int | None = None, **options: Any) -> 
             f"{path} is neither the directory of a run (no {workdir.CONFIG_FILE}) nor an export "
             f"(no {metadata.FILE})"
         )
-    config = workdir.load_config(path)
-    step = checkpointing.resolve_step(path, step)
-    variables = files.read_orbax(path / checkpointing.DIRECTORY / str(step) / "state")
-    num_classes = variables["params"]["classifier"]["kernel"].shape[-1]
-    encoder = learner.build_encoder(config.model, num_classes)
-    description = describe_run(config, _class_names(config, num_classes))
-    return Predictor(exported_model.network_logits(encoder, variables), description, **options)
-
-
-def describe_run(config: ConfigDict, class_names: Sequence[str], **origin: Any) -> ExportMetadata:
-    """What a run's config says about the use of its network; `origin` is kept as it is."""
-    data = config.data
-    size = transforms.parse(data.test_transforms).output_size()
-    return ExportMetadata(
-        class_names=tuple(class_names),
-        image_size=size[0] if size else data.image_size,
-        mean=tuple(data.mean),
-        std=tuple(data.std),
-        transforms=tuple(data.test_transforms),
-        origin=origin,
-    )
-
-
-def _class_names(config: ConfigDict, num_classes: int) -> tuple[str, ...]:
-    """From the training data where they still are, else numbers."""
-    try:
-        return datasets.open_split(config.data, config.data.train_split).class_names
-    except UserError:
-        return tuple(map(str, range(num_classes)))
+    run = trained_run.open_run(path, step)
+    logits = exported_model.network_logits(run.encoder, run.variables)
+    return Predictor(logits, run.metadata, **options)
 
 
 def find_images(paths: Iterable[Path | str]) -> list[Path]:
@@ -158,12 +133,13 @@ def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
     rows = list(predictions)
     top = max((len(row.classes) for row in rows), default=0)
     ranks = [(f"class_{rank}", f"probability_{rank}") for rank in range(1, top + 1)]
+    nothing: list[tuple[Any, Any]] = [("", "")] * top
     with atomic_file.replacing(path) as unfinished, unfinished.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["path", *itertools.chain(*ranks), "error"])
         for row in rows:
-            pairs = list(zip(row.classes, row.probabilities, strict=True)) or [("", "")] * top
-            writer.writerow([row.path, *itertools.chain(*pairs), row.error])
+            pairs = list(zip(row.classes, row.probabilities, strict=True))
+            writer.writerow([row.path, *itertools.chain(*(pairs or nothing)), row.error])
 
 
 def write_jsonl(path: Path, predictions: Iterable[Prediction]) -> None:

@@ -19,9 +19,10 @@ def print_training(
     table.add_row("test top-1", f"{metrics['test/top1']:.2%}")
     table.add_row("test top-5", f"{metrics['test/top5']:.2%}")
     table.add_row("test loss", f"{metrics['test/loss']:.4f}")
-    table.add_row("time", _duration(seconds))
+    table.add_row("time", duration(seconds))
     console.print(table)
     lines = (
+        ("look at it", f"{directory}/report.html"),
         ("numbers", f"{directory}/metrics.jsonl"),
         ("checkpoints", f"{directory}/checkpoints"),
         ("score the best one", f"python main.py --mode=evaluate --workdir={directory} --step=best"),
@@ -65,7 +66,14 @@ def _table() -> Table:
     return table
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units.
+
+    >>> duration(27), duration(75), duration(7260)
+    ('27 s', '1 min 15 s', '2 h 1 min')
+    """
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

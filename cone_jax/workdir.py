@@ -6,28 +6,40 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from cone_jax import atomic_file
+from cone_jax import atomic_file, checkpointing
 from cone_jax import config as config_lib
 from cone_jax.errors import UserError
 
 CONFIG_FILE = "config.json"
 
 # Fields that change how a run is carried out or watched, but not what it computes.
-FREE_FIELDS = ("data.path", "data.threads", "data.prefetch", "data.workers", "checkpoint.keep")
+FREE_FIELDS = (
+    "data.path",
+    "data.threads",
+    "data.prefetch",
+    "data.workers",
+    "checkpoint.keep",
+    "wandb_project",
+)
 
 
 def claim(workdir: Path, config: ConfigDict) -> None:
-    """Creates the directory and writes the config, or checks that it is the same run's."""
+    """Creates the directory and writes the config, or checks that it is the same run's.
+
+    A run that has not reached its first checkpoint has nothing to lose: it may start again with
+    another config.
+    """
     path = workdir / CONFIG_FILE
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
+        checkpoints = workdir / checkpointing.DIRECTORY
+        if not (path.exists() and checkpoints.is_dir() and any(checkpoints.iterdir())):
             with atomic_file.replacing(path) as unfinished:
                 unfinished.write_text(config.to_json_best_effort(indent=2, sort_keys=True) + "\n")
             return
     except OSError as error:
         raise UserError(f"workdir ({workdir}) cannot be written: {error.strerror}") from error
-    earlier, now = _flatten(load_config(workdir)), _flatten(config)
+    earlier, now = flatten(load_config(workdir)), flatten(config)
     for field in sorted(earlier.keys() | now.keys()):
         if field not in FREE_FIELDS and earlier.get(field) != now.get(field):
             raise UserError(
@@ -53,11 +65,12 @@ def load_config(workdir: Path | str) -> ConfigDict:
     return config.lock()
 
 
-def _flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
+def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
+    """The fields of a config by their full names, such as ``bank.size``."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, ConfigDict):
-            flat |= _flatten(value, f"{prefix}{name}.")
+            flat |= flatten(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = value
     return flat

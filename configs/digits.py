@@ -30,6 +30,7 @@ def get_config(options: str = "") -> ConfigDict:
     config.model.stem = "cifar"
     config.model.options.width = 32
     config.model.head_hidden = 256
+    config.model.predictor_hidden = 256  # of the methods that have one
     config.model.embedding_dim = 64
 
     # A bank of 1,024 holds most of the 1,437 images: without exclude_self the nearest positive

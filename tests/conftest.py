@@ -11,6 +11,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="cone
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 
 import jax
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
@@ -37,3 +38,66 @@ def tiny_config() -> ConfigDict:
     config.evaluation.every_epochs = 0.0
     config.checkpoint.every_epochs = 0.0
     return config
+
+
+@pytest.fixture
+def separable_config(tmp_path_factory, monkeypatch) -> ConfigDict:
+    """A problem any method should solve, with a network that compiles in a second.
+
+    Eight classes of 4x4 images, batches of one image a device.
+    """
+    from cone_jax import config as config_lib
+    from cone_jax.models import registry
+
+    monkeypatch.setitem(registry.BACKBONES, "two_layers", _two_layers)
+    config = config_lib.default()
+    config.data.source = "array"
+    config.data.path = str(_separable_data(tmp_path_factory.mktemp("separable")))
+    config.data.image_size = 4
+    config.batch_size = 8
+    config.steps = 48
+    config.model.name = "two_layers"
+    config.model.embedding_dim = 8
+    config.model.head_hidden = 16
+    config.model.predictor_hidden = 16
+    config.bank.size = 40
+    config.objective.cone.neighbours = 8
+    config.objective.cone.wait_for_bank = False
+    config.objective.cone.start_epochs = 0
+    config.optimizer.learning_rate = 0.05
+    config.optimizer.reference_batch = 0
+    config.schedule.warmup_epochs = 0.0
+    config.linear_stage.steps = 48
+    config.linear_stage.batch_size = 8
+    config.linear_stage.optimizer.reference_batch = 0
+    config.evaluation.batch_size = 32
+    config.evaluation.every_epochs = 0.0
+    config.checkpoint.every_epochs = 0.0
+    return config
+
+
+def _separable_data(directory):
+    """Each class is a pattern of its own, in noise."""
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 256, (8, 4, 4, 3))
+    for split, count in (("train", 64), ("test", 32)):
+        labels = np.arange(count) % 8
+        noise = rng.normal(scale=40.0, size=(count, 4, 4, 3))
+        images = np.clip(patterns[labels] + noise, 0, 255).astype(np.uint8)
+        np.savez(directory / f"{split}.npz", images=images, labels=labels)
+    return directory
+
+
+def _two_layers(name, *, make, stem):
+    """A backbone: flatten, linear, BatchNorm, ReLU."""
+    import flax.linen as nn
+
+    class TwoLayers(nn.Module):
+        @nn.compact
+        def __call__(self, x, *, train):
+            layers = make.training(train)
+            x = x.reshape(x.shape[0], -1)
+            x = layers.linear(16, fan_in=x.shape[-1], name="linear1")(x)
+            return nn.relu(layers.batch_norm(name="bn1")(x))
+
+    return TwoLayers()

@@ -4,6 +4,7 @@ import pytest
 
 from cone_jax import config as config_lib
 from cone_jax import workdir
+from cone_jax.config_checks import get_field
 from cone_jax.errors import UserError
 
 
@@ -38,7 +39,7 @@ def test_presets_set_every_point_of_disagreement_and_can_be_undone():
         "schedule.floor": (1e-3, 0.0),
     }
     for field, values in expected.items():
-        assert (config_lib._get(official, field), config_lib._get(paper, field)) == values
+        assert (get_field(official, field), get_field(paper, field)) == values
     config_lib.apply_preset(paper, "official")
     assert paper == official
 
@@ -56,8 +57,20 @@ def test_config_survives_the_workdir(tmp_path, tiny_config):
     workdir.claim(tmp_path, loaded)
 
 
+def test_before_the_first_checkpoint_the_config_may_change(tmp_path, tiny_config):
+    workdir.claim(tmp_path, tiny_config)
+    tiny_config.seed = 5
+    workdir.claim(tmp_path, tiny_config)
+    assert workdir.load_config(tmp_path).seed == 5
+    (tmp_path / "checkpoints" / "10").mkdir(parents=True)
+    tiny_config.seed = 6
+    with pytest.raises(UserError, match=r"seed = 5.*says 6"):
+        workdir.claim(tmp_path, tiny_config)
+
+
 def test_fields_that_change_nothing_computed_may_change(tmp_path, tiny_config):
     workdir.claim(tmp_path, tiny_config)
+    (tmp_path / "checkpoints" / "10").mkdir(parents=True)
     tiny_config.data.threads = 9
     tiny_config.checkpoint.keep = 7
     workdir.claim(tmp_path, tiny_config)

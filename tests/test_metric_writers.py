@@ -9,7 +9,7 @@ from cone_jax.metric_writers import METRICS_FILE, MetricWriter, latest_values, r
 
 
 def write_steps(workdir: Path, first: int, last: int, *, resumed_at: int) -> None:
-    with MetricWriter(workdir, last_step=resumed_at) as writer:
+    with MetricWriter(workdir, resumed_at) as writer:
         for step in range(first, last + 1):
             writer.write(step, {"train/loss": float(step)})
 
@@ -33,7 +33,7 @@ def test_a_line_cut_short_is_left_out(tmp_path):
 
 def test_values_survive_exactly(tmp_path):
     value = 0.1 + 0.2
-    with MetricWriter(tmp_path, last_step=0) as writer:
+    with MetricWriter(tmp_path, 0) as writer:
         writer.write(1, {"train/loss": value})
         writer.write(2, {"test/top1": 1.0})
     merged = latest_values(tmp_path / METRICS_FILE)
@@ -42,7 +42,7 @@ def test_values_survive_exactly(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_reads_scalars_timing_and_config(tmp_path):
-    with MetricWriter(tmp_path, last_step=0) as writer:
+    with MetricWriter(tmp_path, 0) as writer:
         writer.write_text("config", "batch_size: 3")
         for step in (1, 2):
             writer.write(step, {"train/loss": step / 2})

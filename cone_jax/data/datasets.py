@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from cone_jax.data import sources, transforms
@@ -63,10 +64,17 @@ def train_batches(
     config: ConfigDict, source: Source, num_steps: int, share: Share = Share()
 ) -> TrainBatches:
     """The training stream of this process."""
-    pipelines = [transforms.parse(config.data.train_transforms)] * config.data.views
-    return TrainBatches(
-        source, train_order(config, len(source)), tuple(pipelines), num_steps, share
-    )
+    data = config.data
+    views = (data.train_transforms, data.key_transforms or data.train_transforms)[: data.views]
+    pipelines = tuple(transforms.parse(specs) for specs in views)
+    return TrainBatches(source, train_order(config, len(source)), pipelines, num_steps, share)
+
+
+def class_shares(source: Source) -> tuple[float, ...]:
+    """The share of each class among the records. Reads every one of them."""
+    labels = [source[index].label for index in range(len(source))]
+    counts = np.bincount(labels, minlength=len(source.class_names))
+    return tuple((counts / len(labels)).tolist())
 
 
 def eval_batches(config: ConfigDict, source: Source, share: Share = Share()) -> EvalBatches:

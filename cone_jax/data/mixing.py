@@ -100,20 +100,6 @@ def mix(
     )
 
 
-def soft_targets(
-    labels_a: jax.Array, labels_b: jax.Array, weight: jax.Array, num_classes: int
-) -> jax.Array:
-    """[B, C] probabilities: `weight` on class a, the rest on class b.
-
-    >>> soft_targets(jnp.array([0]), jnp.array([2]), jnp.array([0.75]), 3).tolist()
-    [[0.75, 0.0, 0.25]]
-    """
-    share = weight[:, None]
-    one_hot_a = jax.nn.one_hot(labels_a, num_classes)
-    one_hot_b = jax.nn.one_hot(labels_b, num_classes)
-    return share * one_hot_a + (1 - share) * one_hot_b
-
-
 def _outside_box(rng: jax.Array, share: jax.Array, height: int, width: int) -> jax.Array:
     """[H, W] float32: 0 inside CutMix's box, 1 outside."""
     x_key, y_key = jax.random.split(rng)

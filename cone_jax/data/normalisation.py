@@ -9,8 +9,9 @@ import jax.numpy as jnp
 def normalise_images(images: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:
     """``(x / 255 - mean) / std`` a channel; uint8 [..., 3] -> float32 [..., 3].
 
-    >>> print(normalise_images(jnp.array([[0, 255, 51]], jnp.uint8), (0.5,) * 3, (0.25,) * 3))
-    [[-2.   2.  -1.2]]
+    >>> pixels = jnp.array([[0, 255, 51]], jnp.uint8)
+    >>> [f"{x:.2f}" for x in normalise_images(pixels, (0.5,) * 3, (0.25,) * 3)[0]]
+    ['-2.00', '2.00', '-1.20']
     """
     scale = 1.0 / (255.0 * jnp.asarray(std, jnp.float32))
     offset = jnp.asarray(mean, jnp.float32) / jnp.asarray(std, jnp.float32)

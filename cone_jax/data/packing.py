@@ -111,7 +111,10 @@ def _digest(source: ImageFolderSource) -> str:
 
 def _claim(target: Path, plan: str) -> bool:
     """Reserves `target` for this pack; True when it is already there, complete."""
-    target.mkdir(parents=True, exist_ok=True)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{target} cannot be made: {error.strerror}") from error
     for name in (packed.METADATA, _PLAN):
         if (target / name).exists():
             if (target / name).read_text() == plan:

@@ -115,7 +115,8 @@ def evaluate(
         total = scored if total is None else _merge(total, scored)
     if total is None:
         raise ValueError("nothing to evaluate: no batches")
-    final = jax.device_get(total)
+    # With several processes, each can read only what is replicated.
+    final = jax.device_get(jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))(total))
     seen = final.classes.total > 0
     with np.errstate(invalid="ignore"):
         per_class = final.classes.correct / final.classes.total

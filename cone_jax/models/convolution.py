@@ -64,7 +64,10 @@ def for_cpu(
 
 def _pointwise(x: jax.Array, kernel: jax.Array, strides: Sequence[int]) -> jax.Array:
     x = x[:, :: strides[0], :: strides[1]]
-    return lax.dot_general(x, kernel[0, 0], (((3,), (0,)), ((), ())))
+    # As a product of two matrices, gradients included: one of higher rank is transposed first.
+    batch, height, width, inputs = x.shape
+    product = x.reshape(batch * height * width, inputs) @ kernel[0, 0]
+    return product.reshape(batch, height, width, kernel.shape[3])
 
 
 def _depthwise(

@@ -25,19 +25,23 @@ class EncoderOutput(NamedTuple):
     features: jax.Array  # [B, d] pooled backbone features, float32
     embedding: jax.Array  # [B, D] not normalised, float32
     logits: jax.Array  # [B, C] float32
+    prediction: jax.Array | None = None  # [B, D] of the predictor, where there is one
 
 
 @dataclasses.dataclass(frozen=True)
 class Projection:
     """Shape of the projection head: `layers` hidden Linear-BN-ReLU blocks, then a Linear.
 
-    `hidden` None means ``max(2 d, 4096)``, the released code's rule.
+    `hidden` None means ``max(2 d, 4096)``, the released code's rule. SupCon's TensorFlow code
+    scales the head's input to unit norm, NNCLR has a BatchNorm after the last Linear too.
     """
 
     dim: int = 256
     hidden: int | None = None
     layers: int = 1
     batch_norm: bool = True
+    normalise_input: bool = False
+    output_batch_norm: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +72,7 @@ class ModelSpec:
     stem: str = "imagenet"
     projection: Projection | None = Projection()
     classifier: Classifier = Classifier()
+    predictor: Projection | None = None  # a second head, on the embedding
     dtype: str = "float32"
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -78,11 +83,11 @@ class ModelSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelSpec":
         """The inverse of `to_dict`."""
-        projection = values["projection"]
+        heads = {name: values.get(name) for name in ("projection", "predictor")}
         return cls(
             **{
                 **values,
-                "projection": Projection(**projection) if projection else None,
+                **{name: Projection(**head) if head else None for name, head in heads.items()},
                 "classifier": Classifier(**values["classifier"]),
                 "options": tuple(sorted(values["options"].items())),
             }
@@ -90,7 +95,7 @@ class ModelSpec:
 
 
 class ProjectionHead(nn.Module):
-    """The MLP between backbone and embedding."""
+    """The MLP between backbone and embedding, and the one between embedding and prediction."""
 
     spec: Projection
     make: Layers
@@ -98,12 +103,15 @@ class ProjectionHead(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         hidden = self.spec.hidden or max(2 * x.shape[-1], 4096)
+        if self.spec.normalise_input:
+            x = losses.normalise(x)
         for index in range(1, self.spec.layers + 1):
             x = self.make.linear(hidden, fan_in=x.shape[-1], name=f"linear{index}")(x)
             if self.spec.batch_norm:
                 x = self.make.batch_norm(name=f"bn{index}")(x)
             x = nn.relu(x)
-        return self.make.linear(self.spec.dim, fan_in=x.shape[-1], name="linear_out")(x)
+        x = self.make.linear(self.spec.dim, fan_in=x.shape[-1], name="linear_out")(x)
+        return self.make.batch_norm(name="bn_out")(x) if self.spec.output_batch_norm else x
 
 
 class Encoder(nn.Module):
@@ -113,15 +121,22 @@ class Encoder(nn.Module):
     spec: ModelSpec
     make: Layers
 
-    @nn.compact
     def __call__(self, images: jax.Array, *, train: bool) -> EncoderOutput:
         features = self.backbone(images, train=train).astype(jnp.float32)
+        return self.from_features(features, train=train)
+
+    @nn.compact
+    def from_features(self, features: jax.Array, *, train: bool) -> EncoderOutput:
+        """Everything after the backbone: features [B, d], float32, to the whole output."""
+        make = self.make.training(train)
         embedding = features
         if self.spec.projection is not None:
-            head = ProjectionHead(
-                self.spec.projection, self.make.training(train), name="projection"
-            )
+            head = ProjectionHead(self.spec.projection, make, name="projection")
             embedding = head(features).astype(jnp.float32)
+        prediction = None
+        if self.spec.predictor is not None:
+            second_head = ProjectionHead(self.spec.predictor, make, name="predictor")
+            prediction = second_head(embedding).astype(jnp.float32)
         classifier = self.spec.classifier
         seen = embedding if classifier.input == "embedding" else features
         # An architecture's published initialisation is that of a layer on its own features.
@@ -137,4 +152,4 @@ class Encoder(nn.Module):
             bias_init=nn.initializers.zeros if std else None,
             name="classifier",
         )(seen)
-        return EncoderOutput(features, embedding, logits)
+        return EncoderOutput(features, embedding, logits, prediction)

@@ -35,12 +35,14 @@ def create(
     stem: str = "imagenet",
     projection: Projection | None = Projection(),
     classifier: Classifier = Classifier(),
+    predictor: Projection | None = None,
     dtype: Any = jnp.float32,
     **options: Any,
 ) -> Encoder:
     """The encoder for architecture `name`.
 
-    `projection` None gives the plain classifier on pooled features. Further `options`:
+    `projection` None gives the plain classifier on pooled features; `predictor` adds a second
+    head on the embedding, which some methods train against. Further `options`:
 
     * ``bn_momentum`` (0.9, the weight of old running statistics) and ``bn_groups`` (1: global
       statistics; the number of devices: per-device ones), of every network with BatchNorm;
@@ -65,6 +67,7 @@ def create(
             stem,
             projection,
             classifier,
+            predictor,
             jnp.dtype(dtype).name,
             tuple(sorted(options.items())),
         )

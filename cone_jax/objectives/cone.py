@@ -2,20 +2,40 @@
 
     L = L_ce + sup_weight * L_sup_in + dc_weight * L_dc
 
-Reference: arXiv 2308.10761 and its released code; fields name the points where they differ.
+Reference: arXiv 2308.10761 and its released code; fields name the points where they differ, and
+reach every variant of the paper's ablations. A term of weight 0 is not computed.
 """
 
 import dataclasses
 import math
-from typing import ClassVar, Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from cone_jax import losses, memory_bank
-from cone_jax.memory_bank import MemoryBank, Neighbours
-from cone_jax.objectives.objective import Metrics, Needs, StepInputs, require_positive
+from cone_jax.objectives.objective import (
+    Metrics,
+    Needs,
+    StepInputs,
+    Views,
+    class_targets,
+    other_view,
+    require,
+)
+
+
+class Anchors(NamedTuple):
+    """What each query is contrasted with."""
+
+    similarity: Float[Array, "B A"]
+    labels: Int[Array, "B A"]
+    valid: Bool[Array, "B A"]
+
+
+# The label of a sample's own key among its anchors: a positive whatever the sample's label.
+OWN_KEY = -2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +49,11 @@ class Cone:
     neighbours: int = 512  # anchors of the contrastive term, the most similar bank rows
     anchors: Literal["nearest", "bank"] = "nearest"  # "bank": every row instead
     contrast: Literal["sup_in", "sup_out"] = "sup_in"
+    # What a second augmented view is for: the key's own, or both are rows of a batch of 2 n.
+    views: Literal["query_key", "rows"] = "query_key"
+    # Whether the other view's key is an anchor: added to the neighbours as one more ("key"), or
+    # in the bank by the time neighbours are chosen ("bank").
+    contrastive_view: Literal["none", "key", "bank"] = "none"
     label_smoothing: float = 0.0
     smoothing_form: losses.SmoothingForm = "official"
     # Drop a row from the contrastive term when its positives hold no more probability than this.
@@ -41,72 +66,137 @@ class Cone:
     start_epochs: int = 1  # cross-entropy alone for so many epochs
     wait_for_bank: bool = True  # and until every row of the bank has been written
 
-    needs: ClassVar[Needs] = Needs(key=True, bank=True)
-
     def __post_init__(self) -> None:
-        require_positive("objective.cone", self, "sup_temperature", "dc_temperature", "neighbours")
+        require("cone", self, "sup_temperature", "dc_temperature", "neighbours", above=0)
+        require("cone", self, "sup_weight", "dc_weight", low=0.0)
+        require("cone", self, "label_smoothing", low=0.0, high=1.0)
+
+    @property
+    def needs(self) -> Needs:
+        remembers = self.sup_weight > 0 or self.dc_weight > 0
+        views: Views = "any" if self.contrastive_view == "none" else "query_key"
+        return Needs(
+            views="rows" if self.views == "rows" else views,
+            key=remembers,
+            bank=remembers,
+            bank_probs=self.dc_weight > 0,
+            bank_first=self.contrastive_view == "bank",
+            embedding=True,
+            mixed_labels=True,
+        )
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
-        assert inputs.key is not None and inputs.bank is not None
-        bank, logits = inputs.bank, inputs.query.logits
+        logits = inputs.query.logits
         active = inputs.epoch >= self.start_epochs
-        if self.wait_for_bank:
-            active &= bank.filled == bank.size
-        query = losses.normalise(inputs.query.embedding)
-        key = losses.normalise(inputs.key.embedding)
-
-        near = self._anchors(bank, query, inputs.exclude_ids)
-        positive = (near.labels == inputs.labels[:, None]) & near.valid
-        sup, has_positive = self._contrast(near, positive)
-        consistency = losses.distributional_consistency(
-            memory_bank.soft_labels(
-                bank, key, temperature=self.dc_temperature, exclude_ids=inputs.exclude_ids
-            ),
-            logits,
-        )
-        cross_entropy = losses.cross_entropy(
-            logits, inputs.labels, smoothing=self.label_smoothing, form=self.smoothing_form
-        )
+        if self.wait_for_bank and inputs.bank is not None:
+            active &= inputs.bank.filled == inputs.bank.size
         keep = _unsaturated(logits, self.conf_mask_eps) | ~active
-        sees_bank = jnp.any(memory_bank.valid_rows(bank, inputs.exclude_ids), axis=-1)
-
-        loss_ce = jnp.mean(jnp.where(keep, cross_entropy, 0.0))
-        loss_sup = jnp.where(active, sup, 0.0)
-        loss_dc = jnp.mean(jnp.where(active & keep & sees_bank, consistency, 0.0))
-        loss = loss_ce + self.sup_weight * loss_sup + self.dc_weight * loss_dc
-        return loss, {
+        cross_entropy = losses.cross_entropy(
+            logits,
+            class_targets(inputs),
+            smoothing=self.label_smoothing,
+            form=self.smoothing_form,
+        )
+        loss = loss_ce = jnp.mean(jnp.where(keep, cross_entropy, 0.0))
+        metrics = {
             "loss_ce": loss_ce,
-            f"loss_{self.contrast}": loss_sup,
-            "loss_dc": loss_dc,
             "active": active.astype(jnp.float32),
             "masked_fraction": jnp.mean(~keep),
+        }
+        if self.sup_weight > 0:
+            sup, diagnostics = self._contrast(inputs)
+            loss_sup = jnp.where(active, sup, 0.0)
+            loss = loss + self.sup_weight * loss_sup
+            metrics |= {f"loss_{self.contrast}": loss_sup, **diagnostics}
+        if self.dc_weight > 0:
+            consistency = self._consistency(inputs)
+            loss_dc = jnp.mean(jnp.where(active & keep, consistency, 0.0))
+            loss = loss + self.dc_weight * loss_dc
+            metrics["loss_dc"] = loss_dc
+        return loss, metrics
+
+    def _contrast(self, inputs: StepInputs) -> tuple[Float[Array, ""], Metrics]:
+        """The contrastive term over the batch, and what to know about its anchors."""
+        anchors = self._anchors(inputs)
+        positive = _positives(anchors, inputs.labels)
+        per_sample, kept = self._contrast_rows(anchors, positive)
+        if inputs.mixed is not None:
+            of_second = self._contrast_rows(anchors, _positives(anchors, inputs.mixed.labels))
+            share = inputs.mixed.weight
+            per_sample = share * per_sample + (1.0 - share) * of_second[0]
+            kept |= of_second[1]
+        count = jnp.maximum(jnp.sum(kept), 1) if self.sup_reduction == "kept" else kept.size
+        sup = jnp.sum(per_sample) / count
+        m_p = _mean_gap(anchors, positive, self.sup_temperature)
+        m_n = _mean_gap(anchors, anchors.valid & ~positive, self.sup_temperature)
+        return sup, {
             "positives": jnp.mean(jnp.sum(positive, axis=-1, dtype=jnp.float32)),
-            "purity": jnp.sum(positive) / jnp.maximum(jnp.sum(near.valid), 1),
-            "without_positive": jnp.mean(~has_positive),
+            "purity": jnp.sum(positive) / jnp.maximum(jnp.sum(anchors.valid), 1),
+            "without_positive": jnp.mean(~jnp.any(positive, axis=-1)),
+            "m_p": m_p,
+            "m_n": m_n,
+            # The unit of the paper's figures, most likely: that of a cosine.
+            "m_p_times_tau": m_p * self.sup_temperature,
+            "m_n_times_tau": m_n * self.sup_temperature,
         }
 
-    def _anchors(
-        self, bank: MemoryBank, query: Float[Array, "B D"], exclude_ids: jax.Array | None
-    ) -> Neighbours:
+    def _anchors(self, inputs: StepInputs) -> Anchors:
+        assert inputs.key is not None and inputs.bank is not None
+        query = losses.normalise(inputs.query.embedding)
         if self.anchors == "nearest":
-            return memory_bank.neighbours(bank, query, self.neighbours, exclude_ids)
-        return memory_bank.all_rows(bank, query, exclude_ids)
+            near = memory_bank.neighbours(inputs.bank, query, self.neighbours, inputs.exclude_ids)
+        else:
+            near = memory_bank.all_rows(inputs.bank, query, inputs.exclude_ids)
+        anchors = Anchors(near.similarity, near.labels, near.valid)
+        if self.contrastive_view != "key":
+            return anchors
+        key = jax.lax.stop_gradient(losses.normalise(inputs.key.embedding))
+        own_key = other_view(key) if self.views == "rows" else key
+        own = jnp.sum(query * own_key, axis=-1, keepdims=True)
+        return Anchors(
+            similarity=jnp.concatenate([own, anchors.similarity], axis=-1),
+            labels=jnp.concatenate([jnp.full(own.shape, OWN_KEY), anchors.labels], axis=-1),
+            valid=jnp.concatenate([jnp.ones(own.shape, bool), anchors.valid], axis=-1),
+        )
 
-    def _contrast(
-        self, near: Neighbours, positive: Bool[Array, "B k"]
-    ) -> tuple[Float[Array, ""], Bool[Array, " B"]]:
-        """The contrastive term over the batch, and which rows have a positive."""
+    def _contrast_rows(
+        self, anchors: Anchors, positive: Bool[Array, "B A"]
+    ) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
+        """The term of each row, and which rows count; 0 where one does not."""
         term = losses.sup_in if self.contrast == "sup_in" else losses.sup_out
         per_sample = term(
-            near.similarity, positive, temperature=self.sup_temperature, where=near.valid
+            anchors.similarity, positive, temperature=self.sup_temperature, where=anchors.valid
         )
-        has_positive = jnp.any(positive, axis=-1)
-        kept = has_positive
+        kept = jnp.any(positive, axis=-1)
         if self.contrast == "sup_in" and self.min_positive_prob > 0.0:
             # sup_in is minus the logarithm of the positives' probability.
             kept &= per_sample < -math.log(self.min_positive_prob)
-        count = jnp.maximum(jnp.sum(kept), 1) if self.sup_reduction == "kept" else kept.size
-        return jnp.sum(jnp.where(kept, per_sample, 0.0)) / count, has_positive
+        return jnp.where(kept, per_sample, 0.0), kept
+
+    def _consistency(self, inputs: StepInputs) -> Float[Array, " B"]:
+        """L_dc of each row; 0 where the bank has nothing to say."""
+        assert inputs.key is not None and inputs.bank is not None
+        targets = memory_bank.soft_labels(
+            inputs.bank,
+            losses.normalise(inputs.key.embedding),
+            temperature=self.dc_temperature,
+            exclude_ids=inputs.exclude_ids,
+        )
+        sees_bank = jnp.any(memory_bank.valid_rows(inputs.bank, inputs.exclude_ids), axis=-1)
+        per_sample = losses.distributional_consistency(targets, inputs.query.logits)
+        return jnp.where(sees_bank, per_sample, 0.0)
+
+
+def _positives(anchors: Anchors, labels: Int[Array, " B"]) -> Bool[Array, "B A"]:
+    of_class = (anchors.labels == labels[:, None]) | (anchors.labels == OWN_KEY)
+    return of_class & anchors.valid
+
+
+def _mean_gap(anchors: Anchors, where: Bool[Array, "B A"], temperature: float) -> Float[Array, ""]:
+    """`losses.log_sum_exp_gap`, averaged over the rows that have such anchors."""
+    similarity = jax.lax.stop_gradient(anchors.similarity)
+    gap = losses.log_sum_exp_gap(similarity, temperature=temperature, where=where)
+    return jnp.sum(gap) / jnp.maximum(jnp.sum(jnp.any(where, axis=-1)), 1)
 
 
 def _unsaturated(logits: Float[Array, "B C"], eps: float) -> Bool[Array, " B"]:

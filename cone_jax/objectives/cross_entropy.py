@@ -1,13 +1,16 @@
-"""Plain cross-entropy against the class centres, with optional label smoothing."""
+"""Plain cross-entropy against the class centres, with optional label smoothing.
+
+With a projection head (``model.projection``) this is SL-MLP: the head is part of the network that
+is trained and tested, and dropped for transfer.
+"""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from cone_jax import losses
-from cone_jax.objectives.objective import Metrics, Needs, StepInputs
+from cone_jax.objectives.objective import Metrics, Needs, StepInputs, class_targets, require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,12 +20,17 @@ class CrossEntropy:
     label_smoothing: float = 0.0
     smoothing_form: losses.SmoothingForm = "official"
 
-    needs: ClassVar[Needs] = Needs()
+    def __post_init__(self) -> None:
+        require("cross_entropy", self, "label_smoothing", low=0.0, high=1.0)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(mixed_labels=True)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         per_sample = losses.cross_entropy(
             inputs.query.logits,
-            inputs.labels,
+            class_targets(inputs),
             smoothing=self.label_smoothing,
             form=self.smoothing_form,
         )

@@ -6,32 +6,85 @@ what `needs` asks for and nothing else.
 """
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from cone_jax import losses
 from cone_jax.errors import UserError
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
+
+# What becomes of a sample's augmented views. "any": the query sees the first, the key the last,
+# which may be the same one. "query_key": the same, and there must be two. "rows": there must be
+# two, and both are rows of the batch, seen by query and key: row 2 i + v is view v of sample i.
+Views = Literal["any", "query_key", "rows"]
+# Where in the network an activation can be had.
+Layer = Literal["images", "features"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
     """What the trainer has to provide beside the query's outputs and the labels."""
 
+    views: Views = "any"
     key: bool = False  # a forward pass of the momentum network, and its upkeep
-    bank: bool = False  # a memory bank, filled with the keys after each step
+    # A memory bank, filled with the keys. Without a momentum network: with the query's own
+    # embeddings, of the first views where views are rows.
+    bank: bool = False
+    bank_probs: bool = False  # the bank also holds the keys' class probabilities
+    bank_first: bool = False  # the batch enters the bank before the loss sees it, not after
+    embedding: bool = False  # embeddings are compared, so a projection head has a purpose
+    predictor: bool = False  # a second head after the projection: `query.prediction`
+    classifier: bool = True  # False: the loss trains none, so a linear stage has to follow
+    class_centres: bool = False  # the classifier's weights, and what they are applied to
+    layers: tuple[Layer, ...] = ()  # activations, and the network from each on
+    class_prior: bool = False  # how frequent each class is in the training set
+    mixed_labels: bool = False  # can learn from MixUp and CutMix; provided when those are on
+    frozen: bool = False  # everything but the classifier stays as it is, BatchNorm included
+
+
+class MixedLabels(NamedTuple):
+    """The second label of each row, whose image is mixed from two."""
+
+    labels: Int[Array, " B"]
+    weight: Float[Array, " B"]  # the share of the *first* label, `StepInputs.labels`
+
+
+class ClassCentres(NamedTuple):
+    """A linear classifier without bias, taken apart: ``logits = inputs @ kernel``."""
+
+    inputs: Float[Array, "B D"]
+    kernel: Float[Array, "D C"]
+
+
+class Activation(NamedTuple):
+    """What a layer of the query network gives, and the rest of the network as a function of it."""
+
+    value: Float[Array, "B ..."]
+    classify: Callable[[jax.Array], jax.Array]  # to logits [B, C], in train mode
 
 
 class StepInputs(NamedTuple):
-    """One batch, after the forward passes. B rows over all devices."""
+    """One batch, after the forward passes. B rows over all devices.
+
+    Fields are None unless the objective's `needs` ask for them.
+    """
 
     query: EncoderOutput  # gradients flow through this alone
-    key: EncoderOutput | None
     labels: Int[Array, " B"]
-    exclude_ids: Int[Array, " B"] | None  # records whose bank rows a sample must not see: its own
-    bank: MemoryBank | None  # as it was before this step
     epoch: Int[Array, ""]
+    step: Int[Array, ""]
+    key: EncoderOutput | None = None
+    bank: MemoryBank | None = None  # as it was before this step, unless `needs.bank_first`
+    exclude_ids: Int[Array, " B"] | None = None  # records whose bank rows a sample must not see
+    mixed: MixedLabels | None = None
+    class_centres: ClassCentres | None = None
+    layers: Mapping[Layer, Activation] | None = None
+    class_prior: Float[Array, " C"] | None = None  # share of each class in the training set
 
 
 Metrics = dict[str, Float[Array, ""]]
@@ -40,17 +93,68 @@ Metrics = dict[str, Float[Array, ""]]
 class Objective(Protocol):
     """A training method."""
 
-    needs: ClassVar[Needs]
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def needs(self) -> Needs: ...
 
     def __call__(self, inputs: StepInputs) -> tuple[Float[Array, ""], Metrics]:
         """The loss to minimise, and what to report beside it."""
         ...
 
 
-def require_positive(section: str, settings: Any, *fields: str) -> None:
-    """Refuses values of 0 and below, naming the config field."""
+def first_and_second(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The two views of each sample, where views are rows: [2 n, ...] -> two of [n, ...]."""
+    pairs = rows.reshape(-1, 2, *rows.shape[1:])
+    return pairs[:, 0], pairs[:, 1]
+
+
+def other_view(rows: jax.Array) -> jax.Array:
+    """For each row the other view of the same sample, where views are rows.
+
+    >>> other_view(jnp.arange(4)).tolist()
+    [1, 0, 3, 2]
+    """
+    return rows.reshape(-1, 2, *rows.shape[1:])[:, ::-1].reshape(rows.shape)
+
+
+def class_targets(inputs: StepInputs) -> Int[Array, " B"] | Float[Array, "B C"]:
+    """What a classifier should say: labels, or class probabilities where images are mixed."""
+    if inputs.mixed is None:
+        return inputs.labels
+    num_classes = inputs.query.logits.shape[-1]
+    second, weight = inputs.mixed
+    return losses.mixed_targets(inputs.labels, second, weight, num_classes)
+
+
+def with_cross_entropy(
+    loss: Float[Array, ""], metrics: Metrics, inputs: StepInputs, weight: float
+) -> tuple[Float[Array, ""], Metrics]:
+    """Adds ``weight * L_ce`` to a loss and reports it; nothing is computed for weight 0."""
+    if weight == 0:
+        return loss, metrics
+    loss_ce = jnp.mean(losses.cross_entropy(inputs.query.logits, inputs.labels))
+    return loss + weight * loss_ce, {**metrics, "loss_ce": loss_ce}
+
+
+def require(
+    section: str,
+    settings: Any,
+    *fields: str,
+    above: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+) -> None:
+    """Refuses values outside ``(above, ...)`` or ``[low, high]``, naming the config field."""
     for field in fields:
         value = getattr(settings, field)
-        if not value > 0:
-            raise UserError(f"{section}.{field} ({value}) must be positive")
+        # Written so that NaN is refused.
+        if above is not None and not value > above:
+            limit = "positive" if above == 0 else f"above {above}"
+        elif low is not None and not value >= low:
+            limit = f"at least {low}"
+        elif high is not None and not value <= high:
+            limit = f"at most {high}"
+        else:
+            continue
+        raise UserError(f"objective.{section}.{field} ({value}) must be {limit}")

@@ -5,11 +5,36 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from cone_jax.errors import UserError, closest
+from cone_jax.objectives.binary_cross_entropy import BinaryCrossEntropy
+from cone_jax.objectives.cmsf import Cmsf
 from cone_jax.objectives.cone import Cone
 from cone_jax.objectives.cross_entropy import CrossEntropy
+from cone_jax.objectives.joint_supcon import JointSupCon
+from cone_jax.objectives.l_softmax import LSoftmax
+from cone_jax.objectives.large_margin import LargeMargin
+from cone_jax.objectives.linear import Linear
+from cone_jax.objectives.nnclr import Nnclr
 from cone_jax.objectives.objective import Objective
+from cone_jax.objectives.paco import PaCo
+from cone_jax.objectives.simclr import SimClr
+from cone_jax.objectives.supcon import SupCon
+from cone_jax.objectives.supcon_bank import SupConBank
 
-OBJECTIVES: dict[str, type[Objective]] = {"cone": Cone, "cross_entropy": CrossEntropy}
+OBJECTIVES: dict[str, type[Objective]] = {
+    "cone": Cone,
+    "cross_entropy": CrossEntropy,
+    "binary_cross_entropy": BinaryCrossEntropy,
+    "l_softmax": LSoftmax,
+    "large_margin": LargeMargin,
+    "simclr": SimClr,
+    "supcon": SupCon,
+    "supcon_bank": SupConBank,
+    "joint_supcon": JointSupCon,
+    "paco": PaCo,
+    "cmsf": Cmsf,
+    "nnclr": Nnclr,
+    "linear": Linear,
+}
 
 
 def names() -> tuple[str, ...]:
@@ -31,8 +56,9 @@ def create(name: str, settings: Mapping[str, Any]) -> Objective:
     if name not in OBJECTIVES:
         raise UserError(f"objective.name ({name!r}) is unknown; {closest(name, OBJECTIVES)}")
     objective = OBJECTIVES[name](**settings)
-    for field, hint in get_type_hints(type(objective)).items():
-        value = getattr(objective, field)
+    hints = get_type_hints(type(objective))
+    for field in objective.__dataclass_fields__:
+        value, hint = getattr(objective, field), hints[field]
         if get_origin(hint) is Literal and value not in get_args(hint):
             cure = closest(str(value), get_args(hint))
             raise UserError(f"objective.{name}.{field} ({value!r}) is unknown; {cure}")

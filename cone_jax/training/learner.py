@@ -9,7 +9,17 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from cone_jax import models, momentum, objectives
-from cone_jax.training import optimizers, schedules
+from cone_jax.training import averaging, optimizers, schedules
+from cone_jax.training.averaging import Averaging
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixing:
+    """MixUp and CutMix: see `cone_jax.data.mixing.mix`."""
+
+    mixup_alpha: float
+    cutmix_alpha: float
+    switch: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,37 +29,49 @@ class Learner:
     encoder: models.Encoder
     objective: objectives.Objective
     optimizer: optax.GradientTransformation
-    learning_rate: optax.Schedule
+    learning_rate: optax.Schedule  # of the steps since `first_step`, as all schedules here
     key_momentum: optax.Schedule
     key_after_update: bool  # the average follows the optimiser step, instead of preceding it
+    averaging: Averaging | None
+    mixing: Mixing | None
     exclude_self: bool
+    class_prior: tuple[float, ...] | None
+    first_step: int  # of the stage
     steps_per_epoch: int
-    total_steps: int
+    total_steps: int  # of the stage
     mean: tuple[float, ...]
     std: tuple[float, ...]
     mesh: Mesh
 
 
-def build(config: ConfigDict, *, num_classes: int, steps_per_epoch: int, mesh: Mesh) -> Learner:
+def build(
+    config: ConfigDict,
+    *,
+    num_classes: int,
+    steps_per_epoch: int,
+    mesh: Mesh,
+    first_step: int = 0,
+    class_prior: tuple[float, ...] | None = None,
+) -> Learner:
     """The learner for a config; equal arguments give the same object, hence one compilation."""
-    return _build(FrozenConfigDict(config), num_classes, steps_per_epoch, mesh)
+    return _build(
+        FrozenConfigDict(config), num_classes, steps_per_epoch, mesh, first_step, class_prior
+    )
 
 
 @functools.lru_cache(maxsize=16)
-def _build(config: FrozenConfigDict, num_classes: int, steps_per_epoch: int, mesh: Mesh) -> Learner:
+def _build(
+    config: FrozenConfigDict,
+    num_classes: int,
+    steps_per_epoch: int,
+    mesh: Mesh,
+    first_step: int,
+    class_prior: tuple[float, ...] | None,
+) -> Learner:
     total_steps = num_steps(config, steps_per_epoch)
-    rate = schedules.learning_rate(
-        optimizers.peak_learning_rate(config.optimizer, config.batch_size),
-        total_steps=total_steps,
-        warmup_steps=round(config.schedule.warmup_epochs * steps_per_epoch),
-        decay=config.schedule.decay,
-        floor=config.schedule.floor,
-        steps_per_unit=steps_per_epoch if config.schedule.unit == "epoch" else 1,
-        milestones=[
-            (round(epoch * steps_per_epoch), factor) for epoch, factor in config.schedule.milestones
-        ],
-    )
+    rate = _learning_rate(config, steps_per_epoch, total_steps)
     name = config.objective.name
+    mixing = Mixing(config.mixing.mixup_alpha, config.mixing.cutmix_alpha, config.mixing.switch)
     return Learner(
         encoder=build_encoder(config.model, num_classes),
         objective=objectives.create(name, config.objective[name]),
@@ -57,7 +79,16 @@ def _build(config: FrozenConfigDict, num_classes: int, steps_per_epoch: int, mes
         learning_rate=rate,
         key_momentum=momentum.schedule(config.ema.schedule, config.ema.momentum, total_steps),
         key_after_update=config.ema.order == "after_update",
+        averaging=averaging.create(
+            config.average,
+            batch_size=config.batch_size,
+            epochs=total_steps / steps_per_epoch,
+            copy_steps=round(config.schedule.warmup_epochs * steps_per_epoch),
+        ),
+        mixing=mixing if mixing.mixup_alpha or mixing.cutmix_alpha else None,
         exclude_self=config.bank.exclude_self,
+        class_prior=class_prior,
+        first_step=first_step,
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
         mean=tuple(config.data.mean),
@@ -67,20 +98,46 @@ def _build(config: FrozenConfigDict, num_classes: int, steps_per_epoch: int, mes
 
 
 def num_steps(config: ConfigDict, steps_per_epoch: int) -> int:
-    """The length of the run in steps."""
+    """The length of a stage in steps."""
     return config.steps or max(round(config.epochs * steps_per_epoch), 1)
+
+
+def _learning_rate(config: ConfigDict, steps_per_epoch: int, total_steps: int) -> optax.Schedule:
+    schedule = config.schedule
+    return schedules.learning_rate(
+        optimizers.peak_learning_rate(config.optimizer, config.batch_size),
+        total_steps=total_steps,
+        warmup_steps=round(schedule.warmup_epochs * steps_per_epoch),
+        warmup_start=schedule.warmup_start,
+        decay=schedule.decay,
+        floor=schedule.floor,
+        steps_per_unit=steps_per_epoch if schedule.unit == "epoch" else 1,
+        milestones=[
+            (round(epoch * steps_per_epoch), factor) for epoch, factor in schedule.milestones
+        ],
+        exponential=(
+            max(round(schedule.decay_epochs * steps_per_epoch), 1),
+            schedule.decay_factor,
+        ),
+    )
 
 
 def build_encoder(settings: ConfigDict, num_classes: int) -> models.Encoder:
     """The encoder that the section ``model`` of a config describes."""
-    projection = None
+    projection = predictor = None
     if settings.projection:
         projection = models.Projection(
             dim=settings.embedding_dim,
             hidden=settings.head_hidden or None,
             layers=settings.head_layers,
             batch_norm=settings.head_batch_norm,
+            normalise_input=settings.head_normalise_input,
+            output_batch_norm=settings.head_output_batch_norm,
         )
+        if settings.predictor:
+            predictor = models.Projection(
+                dim=settings.embedding_dim, hidden=settings.predictor_hidden
+            )
     classifier = models.Classifier(
         input=settings.classifier_input,
         kind=settings.classifier,
@@ -92,7 +149,7 @@ def build_encoder(settings: ConfigDict, num_classes: int) -> models.Encoder:
         stem=settings.stem,
         projection=projection,
         classifier=classifier,
+        predictor=predictor,
         dtype=jnp.dtype(settings.dtype),
-        # An option left at 0, False or "" is left to the architecture.
-        **{name: value for name, value in settings.options.items() if value},
+        **{name: value for name, value in settings.options.items() if value is not None},
     )

@@ -1,6 +1,7 @@
 """Training from a config to a finished run in a directory."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -8,52 +9,98 @@ from clu import parameter_overview
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from cone_jax import workdir
+from cone_jax import distributed, interop, wandb_mirror, workdir
 from cone_jax.checkpointing import Checkpoints, Restored
-from cone_jax.errors import UserError
-from cone_jax.metric_writers import METRICS_FILE, MetricWriter, latest_values
+from cone_jax.errors import Interrupted, UserError
+from cone_jax.metric_writers import METRICS_FILE, MetricWriter, SilentWriter, latest_values
+from cone_jax.training.interruption import Interruption
 from cone_jax.training.progress import ProgressDisplay
-from cone_jax.training.run import Run
+from cone_jax.training.run import Report, Run
 from cone_jax.training.train_log import TrainLog
+from cone_jax.training.train_state import TrainState
 from cone_jax.training.train_step import train_step
+from cone_jax.wandb_mirror import WandbMirror
+
+# Called after an evaluation to look at the state; must not change it.
+Watch = Callable[[Run, int, TrainState, MetricWriter], None]
 
 
 def train(
-    config: ConfigDict, directory: Path | str, console: Console | None = None
+    config: ConfigDict,
+    directory: Path | str,
+    console: Console | None = None,
+    watch: Watch | None = None,
 ) -> dict[str, float]:
     """Trains until the config's last step, going on where an earlier start left off.
 
     Returns the final metrics, such as ``test/top1``. Everything else is in `directory`.
     """
     directory = Path(directory).expanduser().absolute()
-    console = console or Console()
+    primary = distributed.is_primary()
+    console = (console or Console()) if primary else Console(quiet=True)
     run = Run.open(config)
-    workdir.claim(directory, config)
+    wandb_mirror.check(config)
+    if primary:
+        workdir.claim(directory, config)
+    distributed.barrier("the workdir is claimed")
     with Checkpoints(
         directory, keep=config.checkpoint.keep, best_metric=config.checkpoint.best_metric
     ) as checkpoints:
-        start = _resume(run, checkpoints)
+        start = _resume(run, checkpoints, console.print)
         first_step = int(start.state.step)
         if first_step < run.total_steps:
             overview = parameter_overview.get_parameter_overview(
                 start.state.params, include_stats=False, max_lines=40
             )
             console.print(overview, soft_wrap=True, highlight=False, markup=False)
-            console.print(_headline(run, first_step), soft_wrap=True, highlight=False)
-            display = ProgressDisplay(
-                console,
-                total_steps=run.total_steps,
-                steps_per_epoch=run.steps_per_epoch,
-                batch_size=config.batch_size,
-                first_step=first_step,
-            )
-            with MetricWriter(directory, last_step=first_step) as writer, display:
+            with (
+                _open_writer(config, directory, first_step) as writer,
+                Interruption() as interruption,
+            ):
                 writer.write_text("config", f"```\n{config}\n```")
-                _fit(run, start, checkpoints, writer, display)
+                for stage in run.stages:
+                    if int(start.state.step) < stage.last_step:
+                        start = _run_stage(
+                            stage, start, checkpoints, writer, interruption, console, watch
+                        )
         else:
             line = f"{directory} is finished; another --workdir starts a new run"
             console.print(line, soft_wrap=True)
+    distributed.barrier("everything is written")
     return latest_values(directory / METRICS_FILE)
+
+
+def _open_writer(config: ConfigDict, directory: Path, first_step: int) -> MetricWriter:
+    if not distributed.is_primary():
+        return SilentWriter()
+    mirror = WandbMirror(config, directory) if config.wandb_project else None
+    return MetricWriter(directory, first_step, mirror)
+
+
+def _run_stage(
+    stage: Run,
+    start: Restored,
+    checkpoints: Checkpoints,
+    writer: MetricWriter,
+    interruption: Interruption,
+    console: Console,
+    watch: Watch | None,
+) -> Restored:
+    """Trains to the end of a stage, from where `start` is: inside it, or at its beginning."""
+    first_step = int(start.state.step)
+    if first_step == stage.first_step > 0:
+        start = start._replace(state=stage.take_over(start.state))
+    console.print(_headline(stage, first_step), soft_wrap=True, highlight=False)
+    display = ProgressDisplay(
+        console,
+        total_steps=stage.last_step,
+        steps_per_epoch=stage.steps_per_epoch,
+        batch_size=stage.config.batch_size,
+        first_step=first_step,
+        epoch_zero=stage.first_step,
+    )
+    with display:
+        return _fit(stage, start, checkpoints, writer, display, interruption, watch)
 
 
 def _fit(
@@ -62,9 +109,12 @@ def _fit(
     checkpoints: Checkpoints,
     writer: MetricWriter,
     display: ProgressDisplay,
-) -> None:
+    interruption: Interruption,
+    watch: Watch | None,
+) -> Restored:
     """The loop itself. The host stays one step ahead of the devices, and no further."""
     config, state = run.config, start.state
+    classifies = run.learner.objective.needs.classifier
     evaluate_every = _interval(config.evaluation.every_epochs, run)
     save_every = _interval(config.checkpoint.every_epochs, run)
     log = TrainLog(writer, display, every=config.log_every, saved=start.progress["window"])
@@ -76,30 +126,37 @@ def _fit(
         state, metrics = train_step(state, batch)
         jax.block_until_ready(previous)
         previous = metrics["loss"]
-        last = step == run.total_steps
+        last = step == run.last_step
         log.add(step, metrics, last=last)
         display.advance(step)
         scores: dict[str, float] = {}
-        if last or step % evaluate_every == 0:
-            scores = run.evaluate(state.variables, display.say).scalars("test")
+        if classifies and (last or (step - run.first_step) % evaluate_every == 0):
+            scores = run.evaluate(state.evaluated, display.say).scalars("test")
             log.write(step, scores)
             display.say(_score_line(step, scores))
+            if watch is not None:
+                watch(run, step, state, writer)
             display.restart_clock(step)
-        if last or step % save_every == 0:
+        stop = not last and interruption.requested(step)
+        if last or stop or (step - run.first_step) % save_every == 0:
             log.flush()
             seconds = seconds_before + time.monotonic() - began
             writer.write_timing(step, {"time/seconds": seconds})
             writer.sync()
             progress = {"window": log.to_save(), "seconds": seconds}
             checkpoints.save(step, state, _data_state(run, step), progress, scores)
+        if stop:
+            raise Interrupted(step)
+    return Restored(state, _data_state(run, step), progress)
 
 
-def _resume(run: Run, checkpoints: Checkpoints) -> Restored:
-    """The newest checkpoint, or the beginning."""
-    step = checkpoints.latest_step()
+def _resume(run: Run, checkpoints: Checkpoints, report: Report) -> Restored:
+    """The newest intact checkpoint, or the beginning."""
+    step = checkpoints.newest_intact_step(report)
     if step is None:
-        return Restored(run.init_state(), _data_state(run, 0), {"window": {}, "seconds": 0.0})
-    restored = checkpoints.restore(step, run.abstract_state())
+        state = _load_weights(run, report) if run.config.init_from else run.init_state()
+        return Restored(state, _data_state(run, 0), {"window": {}, "seconds": 0.0})
+    restored = checkpoints.restore(step, run.stage_at(step).abstract_state())
     expected = _data_state(run, step)
     if restored.data != expected:
         raise UserError(
@@ -109,6 +166,21 @@ def _resume(run: Run, checkpoints: Checkpoints) -> Restored:
     return restored
 
 
+def _load_weights(run: Run, report: Report) -> TrainState:
+    """A new state whose networks, query and key alike, start from the weights the config names."""
+    state = run.init_state()
+    variables, account = interop.load_initial(
+        run.config.init_from,
+        run.learner.encoder,
+        jax.device_get(state.variables),
+        strict=run.config.init_strict,
+    )
+    report(account.summary())
+    for name in account.reinitialised:
+        report(f"{name} starts anew: another number of classes")
+    return state.with_weights(variables)
+
+
 def _data_state(run: Run, step: int) -> dict[str, int]:
     """The position in the training stream, for any number of processes."""
     return {"next_step": step, "records": len(run.dataset.train), "seed": run.config.seed}
@@ -116,17 +188,18 @@ def _data_state(run: Run, step: int) -> dict[str, int]:
 
 def _interval(epochs: float, run: Run) -> int:
     """Epochs as steps; 0 epochs: at the end only."""
-    return max(round(epochs * run.steps_per_epoch), 1) if epochs > 0 else run.total_steps
+    return max(round(epochs * run.steps_per_epoch), 1) if epochs > 0 else run.last_step
 
 
 def _headline(run: Run, first_step: int) -> str:
     config = run.config
     kinds = {device.device_kind for device in run.mesh.devices.flat}
     begin = f"from step {first_step:,}" if first_step else "from the start"
+    end = f"{run.last_step:,} of {run.total_steps:,}" if run.following else f"{run.last_step:,}"
     return (
         f"{config.objective.name} · {config.model.name} · {len(run.dataset.train):,} images, "
         f"{run.dataset.num_classes} classes · batch {config.batch_size} on {run.mesh.size} x "
-        f"{', '.join(sorted(kinds))} · {run.total_steps:,} steps {begin}"
+        f"{', '.join(sorted(kinds))} · {end} steps {begin}"
     )
 
 

@@ -9,6 +9,8 @@ from ml_collections import ConfigDict
 
 from cone_jax.errors import UserError, closest
 
+Mask = Callable[[Any], Any]
+
 
 def _sgd(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
     """PyTorch's SGD: the decay is part of the gradient and goes through the momentum."""
@@ -18,8 +20,65 @@ def _sgd(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransforma
     )
 
 
+def _adamw(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+    return optax.adamw(
+        rate,
+        b1=settings.beta1,
+        b2=settings.beta2,
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        mask=decay_mask(settings.decay_scope),
+    )
+
+
+def _lamb(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+    """LAMB as timm has it: parameters that are not decayed are not rescaled either."""
+    mask = decay_mask(settings.decay_scope)
+    rescale = optax.scale_by_trust_ratio()
+    return optax.chain(
+        optax.scale_by_adam(b1=settings.beta1, b2=settings.beta2, eps=settings.epsilon),
+        optax.add_decayed_weights(settings.weight_decay, mask=mask),
+        optax.masked(rescale, mask) if mask else rescale,
+        optax.scale_by_learning_rate(rate),
+    )
+
+
+def _lars(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+    """LARS as in SimCLR's and SupCon's TensorFlow code; the same exclusion as in `_lamb`."""
+    mask = decay_mask(settings.decay_scope)
+    return optax.lars(
+        rate,
+        weight_decay=settings.weight_decay,
+        weight_decay_mask=mask or True,
+        trust_coefficient=settings.trust_coefficient,
+        trust_ratio_mask=mask or True,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+    )
+
+
+def _rmsprop(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+    """TensorFlow's RMSProp: epsilon inside the root, squares averaged from 1 on, L2 decay."""
+    return optax.chain(
+        optax.add_decayed_weights(settings.weight_decay, mask=decay_mask(settings.decay_scope)),
+        optax.rmsprop(
+            rate,
+            decay=settings.rms_decay,
+            eps=settings.epsilon,
+            initial_scale=1.0,
+            eps_in_sqrt=True,
+            momentum=settings.momentum or None,
+            nesterov=settings.nesterov,
+        ),
+    )
+
+
 OPTIMIZERS: dict[str, Callable[[ConfigDict, optax.Schedule], optax.GradientTransformation]] = {
     "sgd": _sgd,
+    "adamw": _adamw,
+    "lamb": _lamb,
+    "lars": _lars,
+    "rmsprop": _rmsprop,
 }
 
 
@@ -34,11 +93,19 @@ def create(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransfor
     return optimizer
 
 
-def decay_mask(scope: str) -> Callable[[Any], Any] | None:
-    """Which parameters are decayed: ``all``, or with ``exclude_1d`` those of two axes or more."""
+def decay_mask(scope: str) -> Mask | None:
+    """Which parameters are decayed.
+
+    ``all`` (None here); ``exclude_1d``: those of two axes or more; ``kernels``: the weights of
+    convolutions and linear layers only, which also leaves out class tokens and positions.
+    """
     if scope == "all":
         return None
-    return lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+    if scope == "exclude_1d":
+        return lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+    return lambda params: jax.tree_util.tree_map_with_path(
+        lambda path, _: path[-1].key == "kernel", params
+    )
 
 
 def peak_learning_rate(settings: ConfigDict, batch_size: int) -> float:

@@ -30,12 +30,14 @@ class ProgressDisplay:
         steps_per_epoch: int,
         batch_size: int,
         first_step: int,
+        epoch_zero: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
         self._total_steps = total_steps
         self._steps_per_epoch = steps_per_epoch
         self._batch_size = batch_size
+        self._epoch_zero = epoch_zero  # the step from which epochs count
         self._clock = clock
         self._mark = (first_step, clock())
         self._last_line = float("-inf")
@@ -96,5 +98,5 @@ class ProgressDisplay:
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def _epoch(self, step: int) -> str:
-        total = -(-self._total_steps // self._steps_per_epoch)
-        return f"{min(step // self._steps_per_epoch + 1, total)}/{total}"
+        total = -(-(self._total_steps - self._epoch_zero) // self._steps_per_epoch)
+        return f"{min((step - self._epoch_zero) // self._steps_per_epoch + 1, total)}/{total}"

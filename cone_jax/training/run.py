@@ -9,7 +9,8 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
-from cone_jax import sharding
+from cone_jax import objectives, sharding
+from cone_jax.checkpointing import Checkpoints
 from cone_jax.data import datasets, pipeline
 from cone_jax.data.datasets import Dataset
 from cone_jax.data.pipeline import DamageTally, Share
@@ -17,6 +18,7 @@ from cone_jax.errors import UserError
 from cone_jax.evaluation import classification
 from cone_jax.evaluation.classification import ClassificationResult
 from cone_jax.training import learner as learners
+from cone_jax.training import stages
 from cone_jax.training.train_state import TrainState, abstract_state, init_state
 
 Report = Callable[[str], None]
@@ -24,53 +26,113 @@ Report = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Everything about a run that does not change while it goes on."""
+    """Everything about a run, or one stage of it, that does not change while it goes on.
 
-    config: ConfigDict
+    Steps are counted over the whole run. `open` gives the first stage, which is all there is
+    for most methods; `stages` lists them.
+    """
+
+    config: ConfigDict  # of this stage
     dataset: Dataset
     mesh: Mesh
     share: Share  # this process's part of every batch
+    class_prior: tuple[float, ...] | None
     steps_per_epoch: int
-    total_steps: int
+    first_step: int = 0
+    following: "Run | None" = None  # the next stage
 
     @classmethod
     def open(cls, config: ConfigDict) -> "Run":
         """Checks the config against itself, the devices and the data. Writes nothing."""
         config_lib.validate(config)
         mesh = sharding.make_mesh()
-        sharding.check_divisible("batch_size", config.batch_size, mesh)
         sharding.check_divisible("evaluation.batch_size", config.evaluation.batch_size, mesh)
         dataset = datasets.open_dataset(config.data)
-        order = datasets.train_order(config, len(dataset.train))
+        first, *later = stages.stage_configs(config)
+        sharding.check_divisible("batch_size", first.batch_size, mesh)
+        needs = objectives.create(first.objective.name, first.objective[first.objective.name]).needs
         run = cls(
-            config=config,
+            config=first,
             dataset=dataset,
             mesh=mesh,
             share=Share(jax.process_index(), jax.process_count()),
-            steps_per_epoch=order.steps_per_epoch,
-            total_steps=learners.num_steps(config, order.steps_per_epoch),
+            class_prior=datasets.class_shares(dataset.train) if needs.class_prior else None,
+            steps_per_epoch=datasets.train_order(first, len(dataset.train)).steps_per_epoch,
         )
-        run._check_image_size()
-        _ = run.learner  # names the model or the optimiser that cannot be built
+        for stage_config in later:
+            sharding.check_divisible("linear_stage.batch_size", stage_config.batch_size, mesh)
+            order = datasets.train_order(stage_config, len(dataset.train))
+            stage = dataclasses.replace(
+                run,
+                config=stage_config,
+                steps_per_epoch=order.steps_per_epoch,
+                first_step=run.last_step,
+            )
+            run = dataclasses.replace(run, following=stage)
+        for stage in run.stages:
+            stage._check_image_size()
+            _ = stage.learner  # names the model or the optimiser that cannot be built
         return run
 
+    @property
+    def last_step(self) -> int:
+        """The step with which this stage ends."""
+        return self.first_step + learners.num_steps(self.config, self.steps_per_epoch)
+
+    @property
+    def stages(self) -> tuple["Run", ...]:
+        """This stage and those after it."""
+        return (self, *(self.following.stages if self.following else ()))
+
+    @property
+    def total_steps(self) -> int:
+        """The step with which the whole run ends."""
+        return self.stages[-1].last_step
+
+    def stage_at(self, step: int) -> "Run":
+        """The stage that a checkpoint at `step` belongs to: the one that took this step."""
+        return next(stage for stage in self.stages if step <= stage.last_step)
+
     def init_state(self) -> TrainState:
-        """The state before step 0."""
+        """The state before the first step of this stage, if nothing came before it."""
         return init_state(self.config, jax.random.key(self.config.seed), **self._shapes())
 
+    def take_over(self, earlier: TrainState) -> TrainState:
+        """The state before the first step of this stage, with the backbone trained so far."""
+        fresh, trained = self.init_state(), earlier.evaluated
+        return fresh.replace(
+            params={**fresh.params, **_only_backbone(trained["params"])},
+            batch_stats={**fresh.batch_stats, **_only_backbone(trained["batch_stats"])},
+        )
+
     def abstract_state(self) -> TrainState:
-        """What a checkpoint of this run looks like."""
+        """What a checkpoint of this stage looks like."""
         return abstract_state(self.config, **self._shapes())
 
     def train_stream(self, start: int, report: Report) -> Iterator[dict[str, jax.Array]]:
-        """Training batches on the devices, from step `start` on."""
-        batches = datasets.train_batches(
-            self.config, self.dataset.train, self.total_steps, self.share
-        )
+        """Training batches on the devices, from step `start` of the run on."""
+        length = self.last_step - self.first_step
+        batches = datasets.train_batches(self.config, self.dataset.train, length, self.share)
         tally = DamageTally(self.dataset.train, self.config.data.damaged_limit, report)
-        for batch in self._read(batches, start):
+        for batch in self._read(batches, start - self.first_step):
             tally.add(batch.pop("damaged"))
             yield sharding.to_devices(self.mesh, batch)
+
+    def restore_network(self, checkpoints: Checkpoints, step: int) -> dict[str, Any]:
+        """The variables of the network to evaluate, from the checkpoint at `step`.
+
+        They belong to the encoder of ``stage_at(step)``.
+        """
+        stage = self.stage_at(step)
+        if not stage.learner.objective.needs.classifier:
+            raise UserError(
+                f"--step ({step}) is in the first stage of {stage.config.objective.name}, which "
+                f"trains no classifier; choose one after {stage.last_step}"
+            )
+        abstract = stage.abstract_state()
+        if abstract.averaged is not None:
+            return checkpoints.restore_fields(step, {"averaged": abstract.averaged})["averaged"]
+        return checkpoints.restore_fields(step, abstract.variables)
 
     def evaluate(self, variables: dict[str, Any], report: Report) -> ClassificationResult:
         """The accuracy of a network on the test split."""
@@ -100,6 +162,8 @@ class Run:
             "num_classes": self.dataset.num_classes,
             "steps_per_epoch": self.steps_per_epoch,
             "mesh": self.mesh,
+            "first_step": self.first_step,
+            "class_prior": self.class_prior,
         }
 
     def _read(
@@ -125,3 +189,7 @@ class Run:
                 f"data.image_size ({size}) does not fit data.train_transforms, which give "
                 f"{height} x {width} pixels"
             )
+
+
+def _only_backbone(collection: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in collection.items() if name == "backbone"}

@@ -11,22 +11,26 @@ def learning_rate(
     *,
     total_steps: int,
     warmup_steps: int,
+    warmup_start: float = 0.0,
     decay: str = "cosine",
     floor: float = 1e-3,
     steps_per_unit: int = 1,
     milestones: Sequence[tuple[int, float]] = (),
+    exponential: tuple[int, float] = (1, 1.0),
 ) -> optax.Schedule:
-    """Linear warm-up from 0 to `peak`, then decay to ``floor * peak`` at `total_steps`.
+    """Linear warm-up from ``warmup_start * peak`` to `peak`, then decay.
+
+    ``cosine`` and ``linear`` reach ``floor * peak`` at `total_steps`. With ``steps`` the rate is
+    the peak until the first of `milestones`, pairs of a step and the fraction of the peak that
+    holds from it on. With ``exponential``, a pair of steps and a factor, it is multiplied by
+    the factor each time so many steps have passed since warm-up. Or it stays ``constant``.
 
     The released code changes the rate after warm-up once an epoch: give the steps of an epoch
     as `steps_per_unit`, and the rate stays what it was at the last multiple of it.
 
-    With ``decay="steps"`` the rate is the peak until the first of `milestones`, pairs of a step
-    and the fraction of the peak that holds from it on.
-
     >>> rate = learning_rate(0.4, total_steps=100, warmup_steps=5)
     >>> [round(float(rate(t)), 4) for t in (0, 5, 50, 99)]
-    [0.0, 0.4, 0.2169, 0.0005]
+    [0.0, 0.4, 0.2167, 0.0005]
     """
     decay_steps = max(total_steps - warmup_steps, 1)
     boundaries, factors = zip(*milestones, strict=True) if milestones else ((), ())
@@ -38,10 +42,12 @@ def learning_rate(
             [optax.constant_schedule(peak * factor) for factor in (1.0, *factors)],
             [step - warmup_steps for step in boundaries],
         ),
+        "exponential": lambda: optax.exponential_decay(
+            peak, transition_steps=exponential[0], decay_rate=exponential[1], staircase=True
+        ),
     }[decay]()
-    joined = optax.join_schedules(
-        [optax.linear_schedule(0.0, peak, max(warmup_steps, 1)), after_warmup], [warmup_steps]
-    )
+    warmup = optax.linear_schedule(warmup_start * peak, peak, max(warmup_steps, 1))
+    joined = optax.join_schedules([warmup, after_warmup], [warmup_steps])
 
     def rate(step: int | jnp.ndarray) -> jnp.ndarray:
         held = step // steps_per_unit * steps_per_unit

@@ -1,16 +1,19 @@
 """Everything that training changes, in one pytree."""
 
+import functools
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from cone_jax import memory_bank, sharding
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
+from cone_jax.objectives import Needs
 from cone_jax.training import learner as learners
 from cone_jax.training.learner import Learner
 
@@ -21,7 +24,8 @@ class TrainState(flax.struct.PyTreeNode):
     """The state between two steps; replicated over all devices.
 
     The fields of the momentum network and the bank are None for an objective that has no use
-    for them. `learner` is not data: it holds the functions that the state is used with.
+    for them, `averaged` unless the config asks for it. `learner` is not data: it holds the
+    functions that the state is used with.
     """
 
     step: jax.Array  # steps taken so far
@@ -31,6 +35,7 @@ class TrainState(flax.struct.PyTreeNode):
     ema_params: Tree | None
     ema_batch_stats: Tree | None
     bank: MemoryBank | None
+    averaged: Tree | None  # params and batch_stats of the averaged model
     rng: jax.Array  # key data; step t uses fold_in(rng, t)
     learner: Learner = flax.struct.field(pytree_node=False)
 
@@ -44,6 +49,33 @@ class TrainState(flax.struct.PyTreeNode):
         """The momentum network."""
         return {"params": self.ema_params, "batch_stats": self.ema_batch_stats}
 
+    @property
+    def evaluated(self) -> dict[str, Tree]:
+        """The network that is evaluated and deployed: the averaged one where there is one."""
+        return self.variables if self.averaged is None else self.averaged
+
+    def with_weights(self, variables: dict[str, Tree]) -> "TrainState":
+        """The state with the network, its momentum copy and its average replaced.
+
+        Each gets buffers of its own: a donated buffer must not be in the state twice.
+        """
+
+        def placed(collection: Tree) -> Tree:
+            replicated = sharding.replicated(self.learner.mesh)
+            return jax.device_put(jax.tree.map(np.array, collection), replicated)
+
+        params, batch_stats = variables["params"], variables.get("batch_stats", {})
+        has_key, has_average = self.ema_params is not None, self.averaged is not None
+        return self.replace(
+            params=placed(params),
+            batch_stats=placed(batch_stats),
+            ema_params=placed(params) if has_key else None,
+            ema_batch_stats=placed(batch_stats) if has_key else None,
+            averaged=placed({"params": params, "batch_stats": batch_stats})
+            if has_average
+            else None,
+        )
+
 
 def init_state(
     config: ConfigDict,
@@ -52,53 +84,87 @@ def init_state(
     num_classes: int,
     steps_per_epoch: int,
     mesh: Mesh | None = None,
+    first_step: int = 0,
+    class_prior: tuple[float, ...] | None = None,
 ) -> TrainState:
-    """The state before the first step, replicated over `mesh` (default: all devices)."""
+    """The state before the first step, replicated over `mesh` (default: all devices).
+
+    A later stage of a run begins at `first_step`. `class_prior`, the share of each class in the
+    training set, is for objectives that need it.
+    """
     mesh = sharding.make_mesh() if mesh is None else mesh
-    create = _initialiser(config, num_classes, steps_per_epoch, mesh)
-    return jax.jit(create, out_shardings=sharding.replicated(mesh))(rng)
+    learner = learners.build(
+        config,
+        num_classes=num_classes,
+        steps_per_epoch=steps_per_epoch,
+        mesh=mesh,
+        first_step=first_step,
+        class_prior=class_prior,
+    )
+    return _create_replicated(rng, learner=learner, config=FrozenConfigDict(config))
 
 
 def abstract_state(
-    config: ConfigDict, *, num_classes: int, steps_per_epoch: int, mesh: Mesh | None = None
+    config: ConfigDict,
+    *,
+    num_classes: int,
+    steps_per_epoch: int,
+    mesh: Mesh | None = None,
+    first_step: int = 0,
+    class_prior: tuple[float, ...] | None = None,
 ) -> TrainState:
     """Shapes, dtypes and shardings of the state, without computing anything."""
     mesh = sharding.make_mesh() if mesh is None else mesh
-    create = _initialiser(config, num_classes, steps_per_epoch, mesh)
+    learner = learners.build(
+        config,
+        num_classes=num_classes,
+        steps_per_epoch=steps_per_epoch,
+        mesh=mesh,
+        first_step=first_step,
+        class_prior=class_prior,
+    )
+    create = functools.partial(_create, learner=learner, config=config)
     shapes = jax.eval_shape(create, jax.random.key(0))
     place = sharding.replicated(mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes)
 
 
-def _initialiser(config: ConfigDict, num_classes: int, steps_per_epoch: int, mesh: Mesh) -> Any:
-    learner = learners.build(
-        config, num_classes=num_classes, steps_per_epoch=steps_per_epoch, mesh=mesh
+def trainable(learner: Learner, params: Tree) -> Tree:
+    """The parameters that get gradients: all, or the classifier's where the rest is frozen."""
+    return {"classifier": params["classifier"]} if learner.objective.needs.frozen else params
+
+
+@functools.partial(jax.jit, static_argnames=("learner", "config"))
+def _create_replicated(rng: jax.Array, *, learner: Learner, config: FrozenConfigDict) -> TrainState:
+    state = _create(rng, learner=learner, config=config)
+    return jax.lax.with_sharding_constraint(state, sharding.replicated(learner.mesh))
+
+
+def _create(rng: jax.Array, *, learner: Learner, config: ConfigDict) -> TrainState:
+    size, needs = config.data.image_size, learner.objective.needs
+    params_rng, bank_rng, step_rng = jax.random.split(rng, 3)
+    images = jnp.zeros((1, size, size, 3), jnp.float32)
+    output, variables = learner.encoder.init_with_output(params_rng, images, train=False)
+    params, batch_stats = variables["params"], variables.get("batch_stats", {})
+    return TrainState(
+        step=jnp.asarray(learner.first_step, jnp.int32),
+        params=params,
+        batch_stats=batch_stats,
+        opt_state=learner.optimizer.init(trainable(learner, params)),
+        ema_params=params if needs.key else None,
+        ema_batch_stats=batch_stats if needs.key else None,
+        bank=_init_bank(config.bank, bank_rng, output, needs) if needs.bank else None,
+        averaged={"params": params, "batch_stats": batch_stats} if learner.averaging else None,
+        rng=jax.random.key_data(step_rng),
+        learner=learner,
     )
-    size = config.data.image_size
-
-    def create(rng: jax.Array) -> TrainState:
-        params_rng, bank_rng, step_rng = jax.random.split(rng, 3)
-        images = jnp.zeros((1, size, size, 3), jnp.float32)
-        output, variables = learner.encoder.init_with_output(params_rng, images, train=False)
-        params, batch_stats = variables["params"], variables.get("batch_stats", {})
-        needs = learner.objective.needs
-        return TrainState(
-            step=jnp.zeros((), jnp.int32),
-            params=params,
-            batch_stats=batch_stats,
-            opt_state=learner.optimizer.init(params),
-            ema_params=params if needs.key else None,
-            ema_batch_stats=batch_stats if needs.key else None,
-            bank=_init_bank(config.bank, bank_rng, output) if needs.bank else None,
-            rng=jax.random.key_data(step_rng),
-            learner=learner,
-        )
-
-    return create
 
 
-def _init_bank(settings: ConfigDict, rng: jax.Array, output: EncoderOutput) -> MemoryBank:
-    shape = (settings.size, output.embedding.shape[-1], output.logits.shape[-1])
+def _init_bank(
+    settings: ConfigDict, rng: jax.Array, output: EncoderOutput, needs: Needs
+) -> MemoryBank:
+    num_classes = output.logits.shape[-1] if needs.bank_probs else 0
+    shape = (settings.size, output.embedding.shape[-1], num_classes)
     dtype = jnp.dtype(settings.probs_dtype)
     if settings.init == "official":
         return memory_bank.init_official(rng, *shape, dtype)

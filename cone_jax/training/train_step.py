@@ -1,102 +1,202 @@
 """One step of training: a pure function of state and batch, compiled once, state donated."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from cone_jax import losses, memory_bank, momentum, sharding
+from cone_jax.data import mixing
 from cone_jax.data.normalisation import normalise_images
 from cone_jax.memory_bank import MemoryBank
-from cone_jax.models import Encoder, EncoderOutput
-from cone_jax.objectives import Metrics, StepInputs
-from cone_jax.training.train_state import TrainState
+from cone_jax.models import EncoderOutput
+from cone_jax.objectives import Activation, ClassCentres, Metrics, MixedLabels, StepInputs
+from cone_jax.training.learner import Learner
+from cone_jax.training.train_state import TrainState, trainable
 
 Batch = dict[str, jax.Array]
+
+
+class Rows(NamedTuple):
+    """A batch as the objective wants it: R rows, one or two of each sample."""
+
+    query_images: jax.Array  # [R, H, W, 3] normalised
+    key_images: jax.Array
+    labels: jax.Array  # [R]
+    ids: jax.Array  # [R]
+    mixed: MixedLabels | None
+
+    @property
+    def main_labels(self) -> jax.Array:
+        """The label that each image has most of."""
+        if self.mixed is None:
+            return self.labels
+        return jnp.where(self.mixed.weight >= 0.5, self.labels, self.mixed.labels)
 
 
 def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
     """Takes one step.
 
-    `batch` holds ``image`` uint8 [B, H, W, 3] (or [B, 2, H, W, 3]: the query's view and the
-    key's), ``label`` [B] and ``id`` [B]. The given state is consumed (donated).
+    `batch` holds ``image`` uint8 [B, H, W, 3] (or [B, 2, H, W, 3], two views), ``label`` [B] and
+    ``id`` [B]. The given state is consumed (donated).
 
     The order is that of the method: average, key, query, loss against the bank as it was,
     optimiser, enqueue.
     """
-    learner = state.learner
-    images = normalise_images(batch["image"], learner.mean, learner.std)
-    query_images, key_images = (images[:, 0], images[:, 1]) if images.ndim == 5 else (images,) * 2
-    query_rng, key_rng = jax.random.split(
-        jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
-    )
-    m = learner.key_momentum(state.step)
+    learner, needs = state.learner, state.learner.objective.needs
+    step = state.step - learner.first_step
+    rngs = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step), 3)
+    rows = _arrange(learner, batch, rngs[0])
+    m = learner.key_momentum(step)
     key = None
-    if learner.objective.needs.key:
+    if needs.key:
         if not learner.key_after_update:
             state = state.replace(ema_params=momentum.update(state.ema_params, state.params, m))
-        key, ema_batch_stats = _forward(learner.encoder, state.key_variables, key_images, key_rng)
+        key, ema_batch_stats = _forward(learner, state.key_variables, rows.key_images, rngs[1])
         state = state.replace(ema_batch_stats=ema_batch_stats)
+        if needs.bank_first:
+            state = state.replace(bank=_remember(state, key, rows))
 
-    def loss_function(params: Any) -> tuple[jax.Array, tuple[Metrics, EncoderOutput, Any]]:
-        variables = {"params": params, "batch_stats": state.batch_stats}
-        query, batch_stats = _forward(learner.encoder, variables, query_images, query_rng)
-        loss, metrics = learner.objective(
-            StepInputs(
-                query=query,
-                key=key,
-                labels=batch["label"],
-                exclude_ids=batch["id"] if learner.exclude_self else None,
-                bank=state.bank,
-                epoch=state.step // learner.steps_per_epoch,
-            )
-        )
+    def loss_function(trained: Any) -> tuple[jax.Array, tuple[Metrics, EncoderOutput, Any]]:
+        variables = {"params": {**state.params, **trained}, "batch_stats": state.batch_stats}
+        query, batch_stats = _forward(learner, variables, rows.query_images, rngs[2])
+        inputs = _step_inputs(state, rows, query, key, variables, rngs[2])
+        loss, metrics = learner.objective(inputs)
         return loss, (metrics, query, batch_stats)
 
+    trained = trainable(learner, state.params)
     (loss, (metrics, query, batch_stats)), gradients = jax.value_and_grad(
         loss_function, has_aux=True
-    )(state.params)
-    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    )(trained)
+    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, trained)
+    params = {**state.params, **optax.apply_updates(trained, updates)}
     metrics = {
         "loss": loss,
         **metrics,
-        "top1": jnp.mean(jnp.argmax(query.logits, axis=-1) == batch["label"]),
-        "learning_rate": jnp.asarray(learner.learning_rate(state.step), jnp.float32),
+        "learning_rate": jnp.asarray(learner.learning_rate(step), jnp.float32),
         "gradient_norm": optax.tree.norm(gradients),
     }
-    if learner.objective.needs.key:
+    if needs.classifier:
+        metrics["top1"] = jnp.mean(jnp.argmax(query.logits, axis=-1) == rows.main_labels)
+    if needs.key:
         metrics["ema_momentum"] = m
         if learner.key_after_update:
             state = state.replace(ema_params=momentum.update(state.ema_params, params, m))
-    if learner.objective.needs.bank:
-        state = state.replace(bank=_remember(state.bank, key, batch))
+    if needs.bank and not needs.bank_first:
+        source = query if key is None else key
+        state = state.replace(bank=_remember(state, source, rows))
     state = state.replace(
         step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state
     )
+    if learner.averaging:
+        averaged = learner.averaging.update(state.averaged, state.variables, step + 1)
+        state = state.replace(averaged=averaged)
     # Without this the compiler is free to leave parts of the state split over devices.
     return jax.lax.with_sharding_constraint((state, metrics), sharding.replicated(learner.mesh))
 
 
+def _arrange(learner: Learner, batch: Batch, rng: jax.Array) -> Rows:
+    """Normalises, mixes, and lays out the views as rows where the objective wants that."""
+    images = normalise_images(batch["image"], learner.mean, learner.std)
+    views = (images[:, 0], images[:, 1]) if images.ndim == 5 else (images,)
+    labels, ids, mixed = batch["label"], batch["id"], None
+    if learner.mixing:
+        settings = learner.mixing
+        result = mixing.mix(
+            rng,
+            views,
+            labels,
+            mixup_alpha=settings.mixup_alpha,
+            cutmix_alpha=settings.cutmix_alpha,
+            switch=settings.switch,
+        )
+        views, mixed = result.images, MixedLabels(result.labels_b, result.weight)
+    if learner.objective.needs.views != "rows":
+        return Rows(views[0], views[-1], labels, ids, mixed)
+    # Views next to each other: rows stay on the device that has their sample.
+    pairs = jnp.stack(views, axis=1)
+    rows = pairs.reshape(-1, *pairs.shape[2:])
+    labels, ids, mixed = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), (labels, ids, mixed))
+    return Rows(rows, rows, labels, ids, mixed)
+
+
 def _forward(
-    encoder: Encoder, variables: dict[str, Any], images: jax.Array, rng: jax.Array
+    learner: Learner, variables: dict[str, Any], images: jax.Array, rng: jax.Array
 ) -> tuple[EncoderOutput, Any]:
-    """A train-mode pass: BatchNorm uses and records the statistics of this batch."""
-    output, updated = encoder.apply(
-        variables, images, train=True, mutable=["batch_stats"], rngs={"dropout": rng}
+    """A train-mode pass: BatchNorm uses and records the statistics of this batch.
+
+    A frozen network is used as in evaluation instead.
+    """
+    train = not learner.objective.needs.frozen
+    output, updated = learner.encoder.apply(
+        variables, images, train=train, mutable=["batch_stats"], rngs={"dropout": rng}
     )
     return output, updated.get("batch_stats", {})
 
 
-def _remember(bank: MemoryBank | None, key: EncoderOutput | None, batch: Batch) -> MemoryBank:
-    assert bank is not None and key is not None
+def _step_inputs(
+    state: TrainState,
+    rows: Rows,
+    query: EncoderOutput,
+    key: EncoderOutput | None,
+    variables: dict[str, Any],
+    rng: jax.Array,
+) -> StepInputs:
+    """What the objective asks for, and nothing else."""
+    learner, needs = state.learner, state.learner.objective.needs
+    step = state.step - learner.first_step
+    centres = None
+    if needs.class_centres:
+        classifier = learner.encoder.spec.classifier
+        seen = query.embedding if classifier.input == "embedding" else query.features
+        centres = ClassCentres(seen, variables["params"]["classifier"]["kernel"])
+
+    def from_features(features: jax.Array) -> jax.Array:
+        output, _ = learner.encoder.apply(
+            variables,
+            features,
+            train=True,
+            mutable=["batch_stats"],
+            rngs={"dropout": rng},
+            method="from_features",
+        )
+        return output.logits
+
+    def from_images(images: jax.Array) -> jax.Array:
+        return _forward(learner, variables, images, rng)[0].logits
+
+    layers = {
+        "images": Activation(rows.query_images, from_images),
+        "features": Activation(query.features, from_features),
+    }
+    return StepInputs(
+        query=query,
+        labels=rows.labels,
+        epoch=step // learner.steps_per_epoch,
+        step=step,
+        key=key,
+        bank=state.bank,
+        exclude_ids=rows.ids if learner.exclude_self else None,
+        mixed=rows.mixed,
+        class_centres=centres,
+        layers={name: layers[name] for name in needs.layers} if needs.layers else None,
+        class_prior=jnp.asarray(learner.class_prior) if needs.class_prior else None,
+    )
+
+
+def _remember(state: TrainState, output: EncoderOutput, rows: Rows) -> MemoryBank:
+    """The bank with the keys of this batch, or with the query's first views without a key."""
+    assert state.bank is not None
+    needs = state.learner.objective.needs
+    stride = 2 if needs.views == "rows" and not needs.key else 1
+    probs = jax.nn.softmax(output.logits)[::stride] if needs.bank_probs else None
     return memory_bank.enqueue(
-        bank,
-        losses.normalise(key.embedding),
-        batch["label"],
-        jax.nn.softmax(key.logits),
-        batch["id"],
+        state.bank,
+        losses.normalise(output.embedding)[::stride],
+        rows.main_labels[::stride],
+        probs,
+        rows.ids[::stride],
     )
 
 

@@ -1,56 +1,14 @@
-"""The recipes against the numbers that the paper and its code state."""
+"""Learning rates of the recipes, their options, and a folder from its path alone."""
 
 import jax
 import pytest
 from PIL import Image
 
-from cone_jax import config as config_lib
-from cone_jax import models
-from cone_jax.data import datasets, transforms
+from cone_jax.data import datasets
 from cone_jax.errors import UserError
 from cone_jax.sharding import make_mesh
 from cone_jax.training import learner
 from configs import cifar, folder, imagenet
-
-RECIPES = [
-    (cifar, ""),
-    (cifar, "10"),
-    (cifar, "100,strong"),
-    (cifar, "10,cross_entropy,paper"),
-    *((imagenet, f"{name},100ep") for name in imagenet.RESNETS),
-    (imagenet, "cross_entropy"),
-    (folder, ""),
-    (folder, "small,resnet50"),
-]
-
-
-@pytest.mark.parametrize(("recipe", "options"), RECIPES)
-def test_every_recipe_is_complete(recipe, options):
-    config = recipe.get_config(options)
-    config_lib.validate(config)
-    assert config.model.name in models.names()
-    size = config.data.image_size
-    assert transforms.parse(config.data.train_transforms).output_size() == (size, size)
-    if config.data.test_transforms:
-        assert transforms.parse(config.data.test_transforms).output_size() == (size, size)
-    with pytest.raises(AttributeError):
-        config.data.pth = "x"
-
-
-@pytest.mark.parametrize(
-    ("recipe", "options", "images", "steps", "bank", "neighbours", "weight_decay"),
-    [
-        (cifar, "10", 50_000, 48, 4096, 32, 1e-4),
-        (cifar, "strong", 50_000, 390, 4096, 32, 5e-4),
-        (imagenet, "resnet50", 1_281_167, 1251, 65_536, 512, 1e-4),
-    ],
-)
-def test_published_sizes(recipe, options, images, steps, bank, neighbours, weight_decay):
-    config = recipe.get_config(options)
-    assert datasets.train_order(config, images).steps_per_epoch == steps
-    assert config.bank.size == bank
-    assert config.objective.cone.neighbours == neighbours
-    assert config.optimizer.weight_decay == weight_decay
 
 
 @pytest.mark.parametrize(
@@ -71,6 +29,19 @@ def test_published_learning_rates(recipe, options, steps_per_epoch, rates):
     )
     for epoch, rate in rates.items():
         assert float(built.learning_rate(epoch * steps_per_epoch)) == pytest.approx(rate, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "images", "steps"),
+    [
+        (cifar, "10", 50_000, 48),
+        (cifar, "strong", 50_000, 390),
+        (imagenet, "resnet50", 1_281_167, 1251),
+    ],
+)
+def test_published_steps_an_epoch(recipe, options, images, steps):
+    order = datasets.train_order(recipe.get_config(options), images)
+    assert order.steps_per_epoch == steps
 
 
 def test_the_order_of_options_does_not_matter():

@@ -131,18 +131,6 @@ def test_integers_and_impossible_settings_are_refused() -> None:
             mixed(mixing.mix, 0, **options)
 
 
-def test_soft_targets_against_a_loop() -> None:
-    weight = np.linspace(0, 1, ROWS).astype(np.float32)
-    expected = np.zeros((ROWS, 5))
-    for row in range(ROWS):
-        expected[row, LABELS[row]] += weight[row]
-        expected[row, LABELS[ROWS - 1 - row]] += 1 - weight[row]
-    found = mixing.soft_targets(
-        jnp.asarray(LABELS), jnp.asarray(LABELS[::-1].copy()), jnp.asarray(weight), 5
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("function", [functools.partial(mixing.mixup, alpha=0.8), mixing.cutmix])
 def test_a_batch_sharded_over_devices_is_mixed_as_on_one(function: object) -> None:
     count = jax.device_count()

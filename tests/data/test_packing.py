@@ -82,6 +82,8 @@ def test_a_folder_in_use_is_refused(make_folder, tmp_path):
     (tmp_path / "thesis.txt").write_text("my only copy")
     with pytest.raises(UserError, match="not empty"):
         pack(root, tmp_path)
+    with pytest.raises(UserError, match=r"thesis\.txt/out cannot be made"):
+        pack(root, tmp_path / "thesis.txt/out")
     with pytest.raises(UserError, match="shard_size"):
         pack(root, tmp_path / "out", shard_size=0)
     with pytest.raises(UserError, match="not a folder"):

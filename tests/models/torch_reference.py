@@ -7,6 +7,9 @@ transformer), and `head` is whatever follows the pooled features.
 import torch
 from torch import nn
 
+# On small inputs PyTorch's threads wait for each other a hundred times as long as they work.
+torch.set_num_threads(1)
+
 
 def conv_bn(inputs, outputs, kernel=1, stride=1, groups=1, activation=nn.ReLU):
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)

@@ -9,13 +9,13 @@ import pytest
 
 from cone_jax import memory_bank
 from cone_jax.models import EncoderOutput
-from cone_jax.objectives import StepInputs
+from cone_jax.objectives import MixedLabels, StepInputs
 from cone_jax.objectives.cone import Cone
 
-B, K, D, C = 5, 12, 4, 3
+B, K, D, C = 6, 12, 4, 3
 
 
-def make_inputs(seed=0, *, filled=K, epoch=1, exclude=False, logit_scale=1.0):
+def make_inputs(seed=0, *, filled=K, epoch=1, exclude=False, logit_scale=1.0, mixed=False):
     rng = np.random.default_rng(seed)
 
     def output(scale=1.0):
@@ -43,12 +43,32 @@ def make_inputs(seed=0, *, filled=K, epoch=1, exclude=False, logit_scale=1.0):
         exclude_ids=jnp.arange(B, dtype=jnp.int32) if exclude else None,
         bank=bank,
         epoch=jnp.asarray(epoch),
+        step=jnp.asarray(0),
+        mixed=MixedLabels(
+            jnp.asarray(rng.integers(0, C, B), jnp.int32), jnp.asarray(rng.uniform(size=B))
+        )
+        if mixed
+        else None,
     )
 
 
 def softmax(x):
     e = np.exp(x - x.max())
     return e / e.sum()
+
+
+def contrast_term(cone, anchors, label):
+    """Of one row; None when it is dropped."""
+    if not anchors:
+        return None
+    share = softmax(np.array([similar for similar, _ in anchors]) / cone.sup_temperature)
+    positive = np.array([anchor in (label, "own") for _, anchor in anchors])
+    if not positive.any():
+        return None
+    if cone.contrast == "sup_out":
+        return -np.log(share[positive]).mean()
+    mass = share[positive].sum()
+    return -np.log(mass) if mass > cone.min_positive_prob else None
 
 
 def reference(cone, inputs):
@@ -68,29 +88,29 @@ def reference(cone, inputs):
         seen = np.arange(filled)
         if inputs.exclude_ids is not None:
             seen = seen[seen != int(inputs.exclude_ids[i])]
-        label = int(inputs.labels[i])
+        shares = {int(inputs.labels[i]): 1.0}
+        if inputs.mixed is not None:
+            weight, second = float(inputs.mixed.weight[i]), int(inputs.mixed.labels[i])
+            shares = {int(inputs.labels[i]): weight}
+            shares[second] = shares.get(second, 0.0) + 1 - weight
         prediction = softmax(np.asarray(inputs.query.logits[i], np.float64))
         masked = active and cone.conf_mask_eps > 0 and prediction.min() <= cone.conf_mask_eps
         if not masked:
-            ce += -np.log(prediction[label])
-        if not active or len(seen) == 0:
+            ce += sum(-share * np.log(prediction[label]) for label, share in shares.items())
+        if not active:
             continue
-        similar = features[seen] @ z
-        nearest = np.argsort(-similar)
+        anchors = [(features[j] @ z, labels[j]) for j in seen]
+        anchors.sort(key=lambda anchor: -anchor[0])
         if cone.anchors == "nearest":
-            nearest = nearest[: cone.neighbours]
-        share = softmax(similar[nearest] / cone.sup_temperature)
-        positive = labels[seen][nearest] == label
-        if positive.any():
-            if cone.contrast == "sup_in":
-                mass = share[positive].sum()
-                if mass > cone.min_positive_prob:
-                    sup += -np.log(mass)
-                    kept_rows += 1
-            else:
-                sup += -np.log(share[positive]).mean()
-                kept_rows += 1
-        if not masked:
+            anchors = anchors[: cone.neighbours]
+        if cone.contrastive_view == "key":
+            other = i if cone.views == "query_key" else (i + 1 if i % 2 == 0 else i - 1)
+            own = np.asarray(inputs.key.embedding[other], np.float64)
+            anchors.append((own @ z / np.linalg.norm(own), "own"))
+        terms = [(share, contrast_term(cone, anchors, label)) for label, share in shares.items()]
+        sup += sum(share * term for share, term in terms if term is not None)
+        kept_rows += any(term is not None for _, term in terms)
+        if not masked and len(seen):
             target = softmax(features[seen] @ key / cone.dc_temperature) @ probs[seen]
             dc += (target * np.log(target / prediction)).sum()
     sup /= max(kept_rows, 1) if cone.sup_reduction == "kept" else B
@@ -114,9 +134,15 @@ def reference(cone, inputs):
         ({"wait_for_bank": False}, {"filled": 7}),
         ({"wait_for_bank": False, "start_epochs": 0}, {"filled": 0, "epoch": 0}),
         ({"wait_for_bank": False, "start_epochs": 0}, {"filled": 1, "epoch": 0, "exclude": True}),
+        ({}, {"mixed": True, "seed": 9}),
+        ({"sup_reduction": "kept", "neighbours": 1}, {"mixed": True, "seed": 10}),
+        ({"contrastive_view": "key"}, {"seed": 11}),
+        ({"contrastive_view": "key", "views": "rows"}, {"seed": 12}),
+        ({"contrastive_view": "key", "contrast": "sup_out"}, {"seed": 13, "mixed": True}),
+        ({"contrastive_view": "key", "wait_for_bank": False}, {"filled": 0, "seed": 14}),
     ],
 )
-def test_loss_equals_the_transcription_and_gradients_are_finite(changes, situation):
+def test_loss_and_gradient_are_those_of_the_transcription(changes, situation):
     cone = dataclasses.replace(Cone(neighbours=4), **changes)
     inputs = make_inputs(**situation)
     loss, metrics = cone(inputs)
@@ -130,7 +156,26 @@ def test_loss_equals_the_transcription_and_gradients_are_finite(changes, situati
         return cone(inputs._replace(query=query))[0]
 
     gradient = jax.grad(of_query)(inputs.query)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    on_host = jax.device_get(inputs)
+    for name in ("embedding", "logits"):
+        expected = finite_differences(cone, on_host, name)
+        actual = getattr(gradient, name)
+        np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-4, err_msg=name)
+
+
+def finite_differences(cone, inputs, name, eps=1e-5):
+    start = np.asarray(getattr(inputs.query, name), np.float64)
+    gradient = np.zeros_like(start)
+    for index in np.ndindex(*start.shape):
+        totals = []
+        for sign in (1, -1):
+            moved = start.copy()
+            moved[index] += sign * eps
+            totals.append(
+                reference(cone, inputs._replace(query=inputs.query._replace(**{name: moved})))[0]
+            )
+        gradient[index] = (totals[0] - totals[1]) / (2 * eps)
+    return gradient
 
 
 def test_only_cross_entropy_while_waiting():
@@ -154,6 +199,41 @@ def test_key_and_bank_are_constants():
     assert not to_key.any()
 
 
+@pytest.mark.parametrize("gone", ["sup_weight", "dc_weight"])
+def test_a_term_of_weight_zero_is_not_computed(gone):
+    cone = Cone(neighbours=4, **{gone: 0.0})
+    inputs = make_inputs()
+    loss, metrics = cone(inputs)
+    assert float(loss) == pytest.approx(reference(cone, inputs)[0], rel=1e-4)
+    assert ("loss_sup_in" in metrics) == (gone != "sup_weight")
+    assert ("loss_dc" in metrics) == (gone != "dc_weight")
+    program = str(jax.make_jaxpr(lambda inputs: cone(inputs)[0])(inputs))
+    assert ("top_k" in program) == (gone != "sup_weight")
+    # Only distributional consistency reads the stored probabilities, [K, C].
+    assert cone.needs.bank_probs == (gone != "dc_weight")
+
+
+def test_without_both_terms_there_is_no_momentum_network():
+    needs = Cone(sup_weight=0.0, dc_weight=0.0).needs
+    assert not needs.key
+    assert not needs.bank
+    inputs = make_inputs()._replace(key=None, bank=None)
+    loss, _ = Cone(sup_weight=0.0, dc_weight=0.0)(inputs)
+    assert float(loss) == pytest.approx(reference(Cone(conf_mask_eps=0), inputs_of(inputs))[1])
+
+
+def inputs_of(inputs):
+    """The same batch with an empty bank, for the reference."""
+    return inputs._replace(bank=memory_bank.init(K, D, C), key=inputs.query)
+
+
+def test_views_say_what_data_they_need():
+    assert Cone().needs.views == "any"
+    assert Cone(contrastive_view="key").needs.views == "query_key"
+    assert Cone(contrastive_view="key", views="rows").needs.views == "rows"
+    assert Cone(contrastive_view="bank").needs.bank_first
+
+
 def test_diagnostics_count_positives():
     inputs = make_inputs()
     _, metrics = Cone(neighbours=K)(inputs)
@@ -161,3 +241,22 @@ def test_diagnostics_count_positives():
     assert float(metrics["positives"]) == pytest.approx(np.mean(counts))
     assert float(metrics["purity"]) == pytest.approx(np.mean(counts) / K)
     assert float(metrics["without_positive"]) == np.mean(np.equal(counts, 0))
+
+
+def test_log_sum_exp_gaps_are_those_of_the_appendix():
+    """LSE(x) = max(x) + m over the positive and the negative anchors, averaged over rows."""
+    inputs, cone = make_inputs(), Cone(neighbours=5)
+    _, metrics = cone(inputs)
+    gaps = {"m_p": [], "m_n": []}
+    features = np.asarray(inputs.bank.features, np.float64)
+    for i in range(B):
+        z = np.asarray(inputs.query.embedding[i], np.float64)
+        x = features @ z / np.linalg.norm(z) / cone.sup_temperature
+        nearest = np.argsort(-x)[:5]
+        is_positive = np.asarray(inputs.bank.labels)[nearest] == int(inputs.labels[i])
+        for name, part in (("m_p", x[nearest][is_positive]), ("m_n", x[nearest][~is_positive])):
+            if len(part):
+                gaps[name].append(np.log(np.exp(part).sum()) - part.max())
+    for name, values in gaps.items():
+        assert float(metrics[name]) == pytest.approx(np.mean(values), rel=1e-4)
+        assert float(metrics[f"{name}_times_tau"]) == pytest.approx(np.mean(values) * 0.1, rel=1e-4)

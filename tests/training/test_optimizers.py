@@ -67,3 +67,119 @@ def test_unknown_optimiser_is_named_with_its_nearest():
     settings.name = "sgdd"
     with pytest.raises(UserError, match=r"optimizer.name \('sgdd'\).*did you mean 'sgd'"):
         optimizers.create(settings, optax.constant_schedule(0.1))
+
+
+def random_problem(steps=4):
+    """Start values and gradients of a kernel and a bias."""
+    rng = np.random.default_rng(1)
+    shapes = {"kernel": (3, 2), "bias": (2,)}
+    start = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    gradients = [
+        {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+        for _ in range(steps)
+    ]
+    return start, gradients
+
+
+def follow(rule, start, gradients, decayed):
+    """Applies `rule(x, g, memory, step, is_decayed)` to each parameter on its own."""
+    result = {}
+    for name, x in start.items():
+        x, memory = x.astype(np.float64), {}
+        for step, gradient in enumerate(gradients, start=1):
+            x = rule(x, gradient[name].astype(np.float64), memory, step, name in decayed)
+        result[name] = x
+    return result
+
+
+def assert_close(ours, theirs):
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=2e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("scope", ["all", "exclude_1d"])
+def test_adamw_equals_torch(scope):
+    start, gradients = random_problem()
+    settings = config_lib.default().optimizer
+    settings.name, settings.decay_scope, settings.weight_decay = "adamw", scope, 0.05
+    ours = run_ours(settings, start, gradients, rate=0.1)
+    params = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
+    groups = [
+        {"params": [params["kernel"]], "weight_decay": 0.05},
+        {"params": [params["bias"]], "weight_decay": 0.05 if scope == "all" else 0.0},
+    ]
+    theirs = torch.optim.AdamW(groups, lr=0.1)
+    for gradient in gradients:
+        for name, value in gradient.items():
+            params[name].grad = torch.tensor(value)
+        theirs.step()
+    assert_close(ours, {name: value.detach().numpy() for name, value in params.items()})
+
+
+def test_rmsprop_is_tensorflows():
+    """mean <- 0.9 mean + 0.1 g^2 from 1; velocity <- 0.9 velocity + rate g / sqrt(mean + 1)."""
+    start, gradients = random_problem()
+    settings = config_lib.default().optimizer
+    settings.name, settings.epsilon, settings.weight_decay = "rmsprop", 1.0, 0.01
+    ours = run_ours(settings, start, gradients, rate=0.2)
+
+    def rule(x, g, memory, step, is_decayed):
+        g = g + 0.01 * x
+        memory["mean"] = 0.9 * memory.get("mean", np.ones_like(x)) + 0.1 * g**2
+        memory["velocity"] = 0.9 * memory.get("velocity", 0) + 0.2 * g / np.sqrt(
+            memory["mean"] + 1.0
+        )
+        return x - memory["velocity"]
+
+    assert_close(ours, follow(rule, start, gradients, decayed=start))
+
+
+@pytest.mark.parametrize("scope", ["all", "exclude_1d"])
+def test_lars_scales_each_layer_and_leaves_the_excluded_alone(scope):
+    start, gradients = random_problem()
+    settings = config_lib.default().optimizer
+    settings.name, settings.decay_scope, settings.weight_decay = "lars", scope, 0.1
+    ours = run_ours(settings, start, gradients, rate=2.0)
+
+    def rule(x, g, memory, step, is_decayed):
+        if is_decayed:
+            g = g + 0.1 * x
+            g = g * 1e-3 * np.linalg.norm(x) / np.linalg.norm(g)
+        memory["velocity"] = 0.9 * memory.get("velocity", 0) + 2.0 * g
+        return x - memory["velocity"]
+
+    decayed = start if scope == "all" else {"kernel"}
+    assert_close(ours, follow(rule, start, gradients, decayed))
+
+
+@pytest.mark.parametrize("scope", ["all", "exclude_1d"])
+def test_lamb_rescales_adams_step_to_the_layers_length(scope):
+    start, gradients = random_problem()
+    settings = config_lib.default().optimizer
+    settings.name, settings.decay_scope, settings.weight_decay = "lamb", scope, 0.02
+    settings.epsilon = 1e-6
+    ours = run_ours(settings, start, gradients, rate=0.3)
+
+    def rule(x, g, memory, step, is_decayed):
+        memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
+        memory["v"] = 0.999 * memory.get("v", 0) + 0.001 * g**2
+        mean, square = memory["m"] / (1 - 0.9**step), memory["v"] / (1 - 0.999**step)
+        update = mean / (np.sqrt(square) + 1e-6)
+        if is_decayed:
+            update = update + 0.02 * x
+            update = update * np.linalg.norm(x) / np.linalg.norm(update)
+        return x - 0.3 * update
+
+    decayed = start if scope == "all" else {"kernel"}
+    assert_close(ours, follow(rule, start, gradients, decayed))
+
+
+def test_scope_kernels_leaves_tokens_and_positions_out():
+    params = {
+        "position": jnp.zeros((1, 5, 2)),
+        "block": {"kernel": jnp.zeros((2, 2)), "bias": jnp.zeros(2)},
+    }
+    mask = optimizers.decay_mask("kernels")(params)
+    assert mask == {"position": False, "block": {"kernel": True, "bias": False}}
+    by_axes = optimizers.decay_mask("exclude_1d")(params)
+    assert by_axes == {"position": True, "block": {"kernel": True, "bias": False}}

@@ -53,3 +53,28 @@ def test_fractional_epochs_of_warmup_do_not_jump_back():
     """Holding the rate once an epoch must not hold a warm-up value."""
     rate = schedules.learning_rate(1.0, total_steps=40, warmup_steps=5, steps_per_unit=4)
     assert float(rate(5)) == float(rate(7)) == 1.0
+
+
+def test_warmup_may_start_above_zero():
+    rate = schedules.learning_rate(0.5, total_steps=40, warmup_steps=4, warmup_start=0.02)
+    np.testing.assert_allclose([rate(t) for t in (0, 2, 4)], [0.01, 0.255, 0.5], rtol=1e-5)
+
+
+def test_milestones_hold_fractions_of_the_peak():
+    rate = schedules.learning_rate(
+        5.0,
+        total_steps=100,
+        warmup_steps=0,
+        decay="steps",
+        milestones=((60, 0.2), (75, 0.04), (90, 0.008)),
+    )
+    values = [float(rate(t)) for t in (0, 59, 60, 74, 75, 90, 99)]
+    np.testing.assert_allclose(values, [5, 5, 1, 1, 0.2, 0.04, 0.04], rtol=1e-5)
+
+
+def test_exponential_decay_goes_in_stairs_from_the_end_of_warmup():
+    rate = schedules.learning_rate(
+        1.0, total_steps=50, warmup_steps=2, decay="exponential", exponential=(5, 0.97)
+    )
+    values = [float(rate(t)) for t in (2, 6, 7, 11, 12)]
+    np.testing.assert_allclose(values, [1, 1, 0.97, 0.97, 0.97**2], rtol=1e-5)

@@ -25,7 +25,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 class PathTable:
-    """Many short paths in one block of memory; a list of strings would take four times as much."""
+    """Many short paths in one block: half the memory of a list of strings, and quick to pickle."""
 
     def __init__(self, paths: list[bytes]) -> None:
         self._block = b"".join(paths)

@@ -1,0 +1,18 @@
+"""Tables in Markdown."""
+
+from collections.abc import Sequence
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table, without a line break at its end.
+
+    >>> print(markdown_table(["run", "top-1"], [["a|b", "98 %"]]))
+    | run | top-1 |
+    |---|---|
+    | a\\|b | 98 % |
+    """
+    return "\n".join([_line(header), "|---" * len(header) + "|", *map(_line, rows)])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,62 @@
+"""`report.html`: one run on one page that needs nothing but itself.
+
+The page is a function of the run's directory: config, metrics, and the snapshot of a checkpoint,
+which is taken on the first occasion and kept. Pictures come from the data set and are left out
+where it is gone. Whatever an objective does not have (a bank, neighbours) has no section.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from cone_jax import atomic_file
+from cone_jax.analysis import page, report_sections
+from cone_jax.analysis.evidence import Evidence, gather
+from cone_jax.metric_writers import METRICS_FILE
+
+FILE = "report.html"
+
+
+def write(directory: Path | str, *, step: int | str = "latest") -> Path:
+    """Writes the report of a run at one checkpoint: a step, ``latest`` or ``best``."""
+    evidence = gather(Path(directory).expanduser(), step)
+    path = evidence.run.directory / FILE
+    with atomic_file.replacing(path) as unfinished:
+        unfinished.write_text(compose(evidence), encoding="utf-8")
+    return path
+
+
+def write_after_training(directory: Path, say: Callable[[str], object]) -> None:
+    """Writes the report of a run that has just ended, unless it is there already.
+
+    Nothing that goes wrong here may lose a run that went well: it becomes a line to read.
+    """
+    if jax.process_count() > 1:
+        # A report takes one process; the others would have to wait in step with it.
+        say(f"report: write it on one machine with --mode=report --workdir={directory}")
+        return
+    try:
+        path, metrics = directory / FILE, directory / METRICS_FILE
+        if not path.exists() or path.stat().st_mtime < metrics.stat().st_mtime:
+            write(directory)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        say(f"warning: no {FILE}: {reason}; --mode=report tries again")
+
+
+def compose(evidence: Evidence) -> str:
+    """The page as text."""
+    builders: tuple[Callable[[Evidence], page.Section | None], ...] = (
+        report_sections.results,
+        report_sections.curves,
+        report_sections.classes,
+        report_sections.neighbours,
+        report_sections.pulls,
+        report_sections.maps,
+        report_sections.configuration,
+        report_sections.versions,
+    )
+    sections = [section for build in builders if (section := build(evidence)) is not None]
+    opening = report_sections.opening(evidence)
+    return page.page(evidence.run.name, "cone_jax report", opening, sections)

@@ -1,0 +1,254 @@
+"""The sections of a report. Each returns None where the run has nothing to fill it with."""
+
+import numpy as np
+from markupsafe import Markup
+
+from cone_jax import config as config_lib
+from cone_jax import summary
+from cone_jax.analysis import figures, page, training_curves
+from cone_jax.analysis.config_fields import used_fields
+from cone_jax.analysis.confusion import confusion_matrix, frequent_mistakes, worst_classes
+from cone_jax.analysis.evidence import Evidence
+from cone_jax.analysis.figures import Matrix
+from cone_jax.analysis.neighbourhoods import ALPHA_SCALE, ends, format_alpha
+from cone_jax.analysis.page import Section
+from cone_jax.analysis.paper_figures import classes_panel, one_class_panel
+from cone_jax.analysis.recorded_run import RecordedRun
+from cone_jax.workdir import flatten
+
+_MATRIX_CLASSES = 20  # of more classes the hardest are shown
+_PULLS_EACH = 4  # most and least similar positives
+
+
+def opening(evidence: Evidence) -> Markup:
+    """What the run is, and its few most important numbers."""
+    run, config = evidence.run, evidence.run.config
+    data = config.data.name or config.data.source
+    line = f"{config.objective.name} · {config.model.name} · {data} · step {run.last_step:,}"
+    headlines = (
+        ("test/top1", "test top-1", "{:.2%}"),
+        ("test/top5", "test top-5", "{:.2%}"),
+        ("test/loss", "test loss", "{:.4f}"),
+    )
+    found = ((run.last(metric), label, form) for metric, label, form in headlines)
+    tiles = [(form.format(value), label) for value, label, form in found if value is not None]
+    seconds = run.last("time/seconds")
+    if seconds is not None:
+        tiles.append((summary.duration(seconds), "training time"))
+    speeds = run.series("time/images_per_second").values
+    if speeds.size:
+        tiles.append((f"{np.median(speeds):,.0f}", "images a second (median)"))
+    return page.join([page.paragraph(line), page.tiles(tiles)])
+
+
+def results(evidence: Evidence) -> Section | None:
+    """The final table."""
+    run = evidence.run
+    rows = []
+    for name in run.metric_names():
+        series = run.series(name)
+        if not name.startswith("test/") or not np.isfinite(series.values).any():
+            continue
+        lower_is_better = name.endswith("loss")
+        best = (np.nanargmin if lower_is_better else np.nanargmax)(series.values)
+        form = "{:.4f}" if lower_is_better else "{:.2%}"
+        rows.append(
+            (
+                name,
+                form.format(series.values[-1]),
+                form.format(series.values[best]),
+                f"{series.steps[best]:,}",
+            )
+        )
+    parts = []
+    if rows:
+        header = ("metric", "last", "best", "at step")
+        parts.append(page.table(header, rows, numbers=(1, 2, 3), kind="narrow"))
+    if evidence.missing:
+        parts.append(page.paragraph(f"Left out, because it is not at hand: {evidence.missing}"))
+    return Section("results", "Results", page.join(parts)) if parts else None
+
+
+def curves(evidence: Evidence) -> Section | None:
+    """Every metric over training."""
+    run = evidence.run
+    charts = [
+        page.chart(
+            training_curves.draw(run, chart, names),
+            chart.key,
+            chart.title,
+            _caption(run, chart, names),
+        )
+        for chart, names in training_curves.charts_of(run.metric_names())
+    ]
+    return Section("training", "Training", page.grid(charts)) if charts else None
+
+
+def _caption(run: RecordedRun, chart: training_curves.Chart, names: list[str]) -> str:
+    values = [f"{(run.last(name) or 0.0) * chart.factor:.{chart.digits}g}" for name in names]
+    if len(names) > 1:
+        labels = map(training_curves.label, names)
+        values = [f"{label} {value}" for label, value in zip(labels, values, strict=True)]
+    return f"{chart.note} Last: {', '.join(values)}.".strip()
+
+
+def classes(evidence: Evidence) -> Section | None:
+    """Where the network errs."""
+    snapshot = evidence.snapshot
+    if snapshot is None or not len(snapshot.labels):
+        return None
+    names = snapshot.class_names
+    matrix = confusion_matrix(snapshot.labels, snapshot.predictions, len(names))
+    errors = int(matrix.sum() - np.trace(matrix))
+    total = int(matrix.sum())
+    worst = worst_classes(matrix)
+    scores = page.table(
+        ("class", "accuracy", "", "examples", "most often taken for"),
+        [
+            (
+                names[score.label],
+                f"{score.accuracy:.1%}",
+                page.bar(score.accuracy),
+                f"{score.examples:,}",
+                "–" if score.taken_for is None else names[score.taken_for],
+            )
+            for score in worst
+        ],
+        numbers=(1, 3),
+    )
+    mistakes = page.table(
+        ("class", "predicted", "times"),
+        [(names[m.label], names[m.prediction], f"{m.times:,}") for m in frequent_mistakes(matrix)],
+        numbers=(2,),
+    )
+    shown = sorted(score.label for score in worst_classes(matrix, _MATRIX_CLASSES))
+    labels = [names[label] for label in shown]
+    shares = 100.0 * matrix[np.ix_(shown, shown)] / matrix.sum(axis=1)[shown, None]
+    shares[shares == 0] = np.nan  # an empty cell says it better
+    panel = Matrix("", shares, labels, labels, "class", "predicted")
+    figure = figures.matrices([panel], number="{:.0f}", colour_label="% of the class")
+    which = "all classes" if len(shown) == len(names) else f"the {len(shown)} hardest classes"
+    parts = [
+        page.chart(figure, "confusion", "Confusion matrix", f"% of each class; {which}."),
+        Markup("<div><h3>Worst classes</h3>{}<h3>Most frequent mistakes</h3>{}</div>").format(
+            scores, mistakes if errors else page.paragraph("None.")
+        ),
+    ]
+    intro = page.paragraph(
+        f"{total - errors:,} of {total:,} test pictures are right, at step {snapshot.step:,}."
+    )
+    return Section("classes", "Classes", page.join([intro, page.grid(parts, wide=True)]))
+
+
+def neighbours(evidence: Evidence) -> Section | None:
+    """Test pictures beside their nearest bank rows."""
+    snapshot = evidence.snapshot
+    if snapshot is None or snapshot.neighbours is None:
+        return None
+    sheet, names = snapshot.neighbours, snapshot.class_names
+    rows = []
+    for index, query in enumerate(evidence.test_pictures(sheet.queries.tolist())):
+        label, prediction = names[sheet.labels[index]], sheet.predictions[index]
+        right = prediction == sheet.labels[index]
+        verdict = "✓ recognised" if right else f"✗ taken for {names[prediction]}"
+        others = []
+        records = sheet.neighbours[index].tolist()
+        for place, picture in enumerate(evidence.training_pictures(records)):
+            other = sheet.neighbour_labels[index, place]
+            if other < 0:
+                continue
+            same = other == sheet.labels[index]
+            line = f"{'✓' if same else '✗'} {sheet.similarity[index, place]:.3f}"
+            kind = "same" if same else "other"
+            others.append(page.thumbnail(picture, names[other], [line], kind))
+        rows.append(page.sheet(page.thumbnail(query, label, [verdict], "query"), others))
+    intro = page.paragraph(
+        "Test pictures, and the training pictures in the memory bank nearest to them, with the "
+        "cosine of their embeddings. Solid blue and ✓: the same class; dashed orange and ✗: "
+        "another. Correct answers first, then the most confident mistakes."
+    )
+    return Section("neighbours", "Nearest neighbours", page.join([intro, *rows]))
+
+
+def pulls(evidence: Evidence) -> Section | None:
+    """Training pictures beside the positives that pull most and least."""
+    snapshot = evidence.snapshot
+    if snapshot is None or snapshot.pulls is None:
+        return None
+    sheet, names = snapshot.pulls, snapshot.class_names
+    rows = []
+    for index, query in enumerate(evidence.training_pictures(sheet.queries.tolist())):
+        name = names[sheet.labels[index]]
+        columns = ends(sheet, index, _PULLS_EACH)
+        found = evidence.training_pictures(sheet.positives[index, columns].tolist())
+        thumbnails = []
+        for column, picture in zip(columns, found, strict=True):
+            alpha = format_alpha(sheet.alpha[index, column])
+            lines = [f"cos {sheet.similarity[index, column]:.3f}"]
+            thumbnails.append(page.thumbnail(picture, f"α {alpha}", lines))
+        groups = [page.group("most similar positives", thumbnails[:_PULLS_EACH])]
+        if thumbnails[_PULLS_EACH:]:
+            groups.append(page.group("least similar positives", thumbnails[_PULLS_EACH:]))
+        positives = int(np.isfinite(sheet.alpha[index]).sum())
+        head = page.thumbnail(query, name, [f"{positives} positives"], "query")
+        rows.append(page.sheet(head, groups))
+    intro = page.paragraph(
+        "Training pictures beside the most and the least similar positives in the bank. α is "
+        f"how strongly L_sup_in pulls towards a positive, times {ALPHA_SCALE:g}: the paper prints "
+        "values above 1 without naming a factor, and a thousand is our reading. Anchors are all "
+        "rows of the bank."
+    )
+    return Section("positives", "Pull of the positives", page.join([intro, *rows]))
+
+
+def maps(evidence: Evidence) -> Section | None:
+    """The feature space in two dimensions."""
+    snapshot = evidence.snapshot
+    if snapshot is None:
+        return None
+    parts = []
+    panel = classes_panel("", snapshot)
+    if panel is not None:
+        caption = f"{len(panel.points)} test pictures of {len(panel.names)} classes."
+        figure = figures.embedding_maps([panel])
+        parts.append(page.chart(figure, "map-classes", "Several classes", caption))
+    panel = one_class_panel("One class: {}", snapshot)
+    if panel is not None:
+        caption = f"{len(panel.points)} training pictures, recognised or not."
+        figure = figures.embedding_maps([panel._replace(title="")])
+        parts.append(page.chart(figure, "map-one", panel.title, caption))
+    if not parts:
+        return None
+    intro = page.paragraph(
+        "t-SNE of pooled features, unit norm, 50 principal components, perplexity 30 (less for few "
+        "points), 1,000 iterations, seed 0. Distances between far groups mean little."
+    )
+    return Section("maps", "Feature maps", page.join([intro, page.grid(parts, wide=True)]))
+
+
+def configuration(evidence: Evidence) -> Section:
+    """The config: what differs from the defaults, then everything."""
+    config = evidence.run.config
+    ours, standard = used_fields(config), flatten(config_lib.default())
+    changed = [(name, repr(v)) for name, v in ours.items() if standard.get(name, v) != v]
+    everything = [(name, repr(value)) for name, value in ours.items()]
+    body = page.join(
+        [
+            page.paragraph(
+                "What this run sets differently from the defaults of cone_jax/config.py:"
+            ),
+            page.table((), changed, kind="code"),
+            Markup("<details><summary>All {} fields in use</summary>{}</details>").format(
+                len(everything), page.table((), everything, kind="code")
+            ),
+        ]
+    )
+    return Section("config", "Config", body)
+
+
+def versions(evidence: Evidence) -> Section | None:
+    """What computed the snapshot."""
+    if evidence.snapshot is None:
+        return None
+    body = page.table((), list(evidence.snapshot.versions.items()), kind="code narrow")
+    return Section("versions", "Versions", body)

@@ -1,0 +1,179 @@
+"""Several runs side by side: a table and overlaid curves, mean and deviation over seeds.
+
+Runs whose configs differ in nothing but the seed are one group.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cone_jax import atomic_file
+from cone_jax.analysis import figure_style, figures, page, training_curves
+from cone_jax.analysis.config_fields import computed_fields, distinguishing_names
+from cone_jax.analysis.figures import Line
+from cone_jax.analysis.markdown_table import markdown_table
+from cone_jax.analysis.recorded_run import RecordedRun
+from cone_jax.analysis.training_curves import Chart
+
+# What a table shows of each group, where it was recorded: metric, heading, format.
+COLUMNS = (
+    ("test/top1", "test top-1", "{:.2%}"),
+    ("test/top5", "test top-5", "{:.2%}"),
+    ("test/loss", "test loss", "{:.4f}"),
+    ("time/seconds", "seconds", "{:,.0f}"),
+)
+
+
+class Group(NamedTuple):
+    """Runs of one config with different seeds."""
+
+    name: str
+    runs: Sequence[RecordedRun]
+
+
+class Summary(NamedTuple):
+    """A metric at the end of the runs of a group."""
+
+    values: tuple[float, ...]
+    mean: float
+    deviation: float | None  # of the sample; None for one run
+
+
+def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
+    """Groups in the order of their first run, named by what tells them apart."""
+    groups: list[tuple[dict, list[RecordedRun]]] = []
+    for run in runs:
+        fields = computed_fields(run.config)
+        for known, members in groups:
+            if known == fields:
+                members.append(run)
+                break
+        else:
+            groups.append((fields, [run]))
+    leaders = [members[0] for _, members in groups]
+    names = distinguishing_names([run.config for run in leaders])
+    if names is None:
+        names = [run.name for run in leaders]
+    if len(set(names)) < len(names):
+        names = [str(run.directory) for run in leaders]
+    return [Group(name, members) for name, (_, members) in zip(names, groups, strict=True)]
+
+
+def summarise(group: Group, metric: str) -> Summary | None:
+    """The last value of a metric over the runs that recorded it."""
+    last = (run.last(metric) for run in group.runs)
+    values = tuple(value for value in last if value is not None)
+    if not values:
+        return None
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Summary(values, float(np.mean(values)), deviation)
+
+
+def mean_line(group: Group, metric: str, factor: float = 1.0) -> Line | None:
+    """A metric over training: the mean of the group's runs at the steps that all of them have."""
+    series = [run.series(metric) for run in group.runs]
+    series = [each for each in series if each.steps.size]
+    if not series:
+        return None
+    # A step may have been recorded twice, by training and by an evaluation: the later one counts.
+    tables = [dict(zip(each.steps.tolist(), each.values, strict=True)) for each in series]
+    steps = sorted(set.intersection(*(set(table) for table in tables)))
+    if not steps:
+        return None
+    values = factor * np.array([[table[step] for step in steps] for table in tables])
+    deviation = values.std(axis=0, ddof=1) if len(values) > 1 else None
+    return Line(group.name, np.array(steps), values.mean(axis=0), deviation)
+
+
+def table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows for a person to read."""
+    columns = [c for c in COLUMNS if any(summarise(group, c[0]) for group in groups)]
+    header = ["run", "seeds", *(heading for _, heading, _ in columns)]
+    rows = []
+    for group in groups:
+        summaries = [(summarise(group, metric), form) for metric, _, form in columns]
+        rows.append([group.name, str(len(group.runs)), *(_cell(s, form) for s, form in summaries)])
+    return header, rows
+
+
+def _cell(summary: Summary | None, form: str) -> str:
+    if summary is None:
+        return "–"
+    mean = form.format(summary.mean)
+    return mean if summary.deviation is None else f"{mean} ± {form.format(summary.deviation)}"
+
+
+def long_csv(groups: Sequence[Group]) -> str:
+    """Every metric of every group at the end of training, one a row, as a program reads it."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["run", "metric", "seeds", "mean", "deviation", "values"])
+    for group in groups:
+        names = dict.fromkeys(name for run in group.runs for name in run.metric_names())
+        for name in names:
+            summary = summarise(group, name)
+            if summary is not None:
+                deviation = "" if summary.deviation is None else summary.deviation
+                values = " ".join(map(str, summary.values))
+                row = [group.name, name, len(summary.values), summary.mean, deviation, values]
+                writer.writerow(row)
+    return file.getvalue()
+
+
+class Overlay(NamedTuple):
+    """One metric of all groups that recorded it. A group looks the same in every overlay."""
+
+    metric: str
+    title: str
+    chart: Chart
+    lines: Sequence[Line]
+
+
+def overlays(groups: Sequence[Group]) -> list[Overlay]:
+    """An overlay for each metric."""
+    names = dict.fromkeys(n for group in groups for run in group.runs for n in run.metric_names())
+    found = []
+    for chart, metrics in training_curves.charts_of(list(names)):
+        for metric in metrics:
+            lines = []
+            for look, group in enumerate(groups):
+                line = mean_line(group, metric, chart.factor)
+                if line is not None:
+                    lines.append(line._replace(look=look))
+            own = f": {training_curves.label(metric)}" if len(metrics) > 1 else ""
+            if lines:
+                found.append(Overlay(metric, chart.title + own, chart, lines))
+    return found
+
+
+def write(runs: Sequence[RecordedRun], directory: Path) -> Path:
+    """Writes ``comparison.{html,md,csv}`` and the curves as PNG and SVG; returns the page."""
+    groups = group_runs(runs)
+    header, rows = table(groups)
+    directory.mkdir(parents=True, exist_ok=True)
+    charts = []
+    for overlay in overlays(groups):
+        key, chart = overlay.metric.replace("/", "_"), overlay.chart
+        figure = figures.curves(overlay.lines, y_label=chart.y_label, scale=chart.scale)
+        figure_style.save(figure, directory / "figures" / key)
+        charts.append(page.chart(figure, key, overlay.title))
+    note = "Bands and ± are one standard deviation over seeds. Each value is the last recorded."
+    sections = [
+        page.Section("table", "Table", page.table(header, rows, numbers=range(1, len(header)))),
+        page.Section("curves", "Curves", page.grid(charts)),
+    ]
+    opening = page.paragraph(f"{len(runs)} runs in {len(groups)} groups. {note}")
+    text = page.page("Comparison", "cone_jax", opening, sections)
+    files = {
+        "comparison.html": text,
+        "comparison.md": f"{markdown_table(header, rows)}\n\n{note}\n",
+        "comparison.csv": long_csv(groups),
+    }
+    for name, content in files.items():
+        with atomic_file.replacing(directory / name) as unfinished:
+            unfinished.write_text(content, encoding="utf-8")
+    return directory / "comparison.html"

@@ -1,0 +1,62 @@
+"""Whether the files of a checkpoint are still what was written.
+
+Orbax makes a checkpoint visible only when it is complete; what happens to the files afterwards
+(a failing disk, a full one, a careless copy) it does not see. So each complete checkpoint gets a
+manifest of sizes and checksums, `manifests/<step>.json` beside `checkpoints/`.
+"""
+
+import json
+import zlib
+from pathlib import Path
+
+from cone_jax import atomic_file
+
+MANIFESTS = "manifests"
+CHUNK = 1 << 20
+
+
+def write_manifest(checkpoint: Path, manifest: Path) -> None:
+    """Records every file of every item of `checkpoint`."""
+    manifest.parent.mkdir(exist_ok=True)
+    entries = {str(path.relative_to(checkpoint)): _fingerprint(path) for path in _files(checkpoint)}
+    with atomic_file.replacing(manifest) as unfinished:
+        unfinished.write_text(json.dumps(entries, indent=1))
+
+
+def find_damage(checkpoint: Path, manifest: Path) -> str | None:
+    """What is wrong with the first file that is not as recorded; None if all are.
+
+    A checkpoint without a manifest was not written by this program's trainer, and is taken as
+    it is.
+    """
+    if not manifest.exists():
+        return None
+    try:
+        recorded = json.loads(manifest.read_text())
+    except ValueError:
+        return f"{manifest.name} is unreadable"
+    for name, expected in recorded.items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        size, checksum = _fingerprint(path)
+        if size != expected[0]:
+            return f"{name} has {size} bytes instead of {expected[0]}"
+        if checksum != expected[1]:
+            return f"{name} has another checksum than when it was written"
+    return None
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    """The files of the items; those beside them are Orbax's own bookkeeping."""
+    return sorted(path for path in checkpoint.glob("*/**/*") if path.is_file())
+
+
+def _fingerprint(path: Path) -> list[int]:
+    """Size and CRC-32, read in pieces."""
+    checksum = size = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+            size += len(chunk)
+    return [size, checksum]

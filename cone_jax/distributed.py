@@ -1,0 +1,62 @@
+"""Several processes as one run: who is who, who writes, and agreeing on a value."""
+
+import os
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from cone_jax.errors import UserError
+
+
+def initialize(coordinator: str = "", num_processes: str = "", process_id: str = "") -> None:
+    """Joins the other processes of a run; does nothing where there are none.
+
+    With `coordinator` (host:port of process 0) the three say it all. Without, SLURM, Open MPI and
+    Cloud TPU or GKE pods are recognised by their environment.
+    """
+    if coordinator:
+        if not (num_processes.isdecimal() and process_id.isdecimal()):
+            raise UserError(
+                f"--coordinator needs --num_processes ({num_processes!r}) and --process_id "
+                f"({process_id!r}), two numbers"
+            )
+        if int(process_id) >= int(num_processes):
+            raise UserError(
+                f"--process_id ({process_id}) must be below --num_processes ({num_processes})"
+            )
+        jax.distributed.initialize(coordinator, int(num_processes), int(process_id))
+    elif in_cluster(os.environ):
+        jax.distributed.initialize()
+
+
+def in_cluster(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher has started this process as one of several.
+
+    >>> in_cluster({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"})
+    True
+    >>> in_cluster({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"})  # one task, all its GPUs
+    False
+    """
+    tasks = (environment.get(name, "1") for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
+    hosts = environment.get("TPU_WORKER_HOSTNAMES", "")
+    return any(count not in ("", "1") for count in tasks) or "," in hosts
+
+
+def is_primary() -> bool:
+    """Whether this is the process that writes files and talks to the user."""
+    return jax.process_index() == 0
+
+
+def barrier(name: str) -> None:
+    """Returns when every process has come here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def from_primary(value: int) -> int:
+    """The primary process's `value`, in every process."""
+    if jax.process_count() == 1:
+        return value
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))

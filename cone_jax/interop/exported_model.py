@@ -1,0 +1,69 @@
+"""An export, opened: a function of images, and what it says about itself."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from cone_jax import models
+from cone_jax.errors import UserError
+from cone_jax.interop import files, importing, metadata, onnx_export, stablehlo
+from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.models import ModelSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedModel:
+    """Normalised images, float32 [B, S, S, 3], to logits [B, C]."""
+
+    logits: Callable[[np.ndarray], np.ndarray]
+    metadata: ExportMetadata
+
+
+def open_export(directory: Path | str) -> ExportedModel:
+    """Opens an export by what its description says, and nothing else."""
+    directory = Path(directory)
+    content, spec, data = metadata.read(directory)
+    path = directory / content["file"]
+    if content["format"] == "stablehlo":
+        return ExportedModel(stablehlo.open_logits(path), data)
+    if content["format"] == "onnx":
+        return ExportedModel(onnx_export.open_logits(path), data)
+    if content["format"] == "detectron2":
+        raise UserError(f"{directory} is a backbone for Detectron2, which cannot classify")
+    weights = files.read_weights(directory)
+    return ExportedModel(_network(spec, weights, data.image_size, str(directory)), data)
+
+
+def float32_network(spec: ModelSpec) -> models.Encoder:
+    """The network as exports compute it: in float32, with convolutions that suit any machine."""
+    return models.build(dataclasses.replace(spec, dtype="float32"), plain_convolutions=True)
+
+
+def network_logits(
+    encoder: models.Encoder, variables: Mapping[str, Any]
+) -> Callable[[np.ndarray], np.ndarray]:
+    """images -> logits in evaluation mode, compiled."""
+
+    @jax.jit
+    def logits(variables: Mapping[str, Any], images: jax.Array) -> jax.Array:
+        out: Any = encoder.apply(variables, images, train=False)
+        return out.logits
+
+    return lambda images: np.asarray(logits(variables, images))
+
+
+def _network(
+    spec: ModelSpec, weights: files.Weights, image_size: int, source: str
+) -> Callable[[np.ndarray], np.ndarray]:
+    encoder = float32_network(spec)
+    shapes = models.abstract_variables(encoder, image_size)
+    variables, report = importing.from_tensors(
+        weights.tensors, encoder, shapes, source=source, layout=weights.layout
+    )
+    if report.reinitialised:
+        raise UserError(f"{source}: its weights are not of the {spec.num_classes} classes it names")
+    return network_logits(encoder, variables)

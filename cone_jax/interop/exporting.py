@@ -1,0 +1,168 @@
+"""A trained encoder for use elsewhere, checked before it is handed over.
+
+Every export is a directory ``<directory>/<format>/`` with the model and ``export.json``, which
+says what it is (model, classes, normalisation, resolution, versions). It appears only after it
+has been read back and has given the logits of the original on a batch.
+"""
+
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from cone_jax import models
+from cone_jax.errors import UserError, closest
+from cone_jax.interop import (
+    detectron2,
+    exported_model,
+    files,
+    importing,
+    metadata,
+    onnx_export,
+    stablehlo,
+    state_dict,
+)
+from cone_jax.interop.metadata import ExportMetadata
+
+# The largest difference of logits from the original, as a part of the largest logit.
+TOLERANCE = 1e-4
+CHECKED_IMAGES = 3
+
+
+class ExportFailed(RuntimeError):  # noqa: N818 - says what happened
+    """An export that does not compute what the original does."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """What is exported: a float32 network, its variables as NumPy arrays, its description."""
+
+    encoder: models.Encoder
+    variables: Mapping[str, Any]
+    metadata: ExportMetadata
+
+    def state_dict(self) -> state_dict.StateDict:
+        return state_dict.to_state_dict(self.encoder, self.variables)
+
+    def header(self) -> dict[str, str]:
+        """The description in the form that file headers take: texts."""
+        fields = {"model": self.encoder.spec.to_dict(), **dataclasses.asdict(self.metadata)}
+        fields["versions"] = metadata.versions()
+        return {name: json.dumps(value) for name, value in fields.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """How one kind of export is written, and which logits it gives when read back."""
+
+    file: str
+    write: Callable[[Bundle, Path], None]  # to the path of `file`
+    reload: Callable[[Bundle, Path, np.ndarray], np.ndarray]  # directory, images
+
+
+def export(
+    format: str,
+    variables: Mapping[str, Any],
+    encoder: models.Encoder,
+    data: ExportMetadata,
+    directory: Path | str,
+) -> Path:
+    """Writes and checks one export; returns its directory, which replaces an earlier one."""
+    if format not in FORMATS:
+        raise UserError(f"--format ({format!r}) is unknown; {closest(format, FORMATS)}")
+    if len(data.class_names) != encoder.spec.num_classes:
+        raise ValueError(f"{len(data.class_names)} names for {encoder.spec.num_classes} classes")
+    bundle = Bundle(
+        exported_model.float32_network(encoder.spec),
+        jax.tree.map(lambda value: np.asarray(value, np.float32), dict(variables)),
+        data,
+    )
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{format}-", dir=directory))
+    try:
+        chosen = FORMATS[format]
+        chosen.write(bundle, unfinished / chosen.file)
+        metadata.write(unfinished, format, chosen.file, bundle.encoder.spec, data)
+        verify(bundle, lambda images: chosen.reload(bundle, unfinished, images), format)
+        unfinished.chmod(0o755)  # mkdtemp makes it private
+        shutil.rmtree(directory / format, ignore_errors=True)
+        return unfinished.rename(directory / format)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def verify(bundle: Bundle, logits: Callable[[np.ndarray], np.ndarray], format: str) -> None:
+    """Raises `ExportFailed` unless `logits` agrees with the network on a batch."""
+    size = bundle.metadata.image_size
+    images = np.random.default_rng(0).normal(size=(CHECKED_IMAGES, size, size, 3))
+    images = images.astype(np.float32)
+    expected = exported_model.network_logits(bundle.encoder, bundle.variables)(images)
+    difference = np.max(np.abs(logits(images) - expected))
+    # `not <=` also refuses NaN
+    if not difference <= TOLERANCE * max(1.0, np.max(np.abs(expected))):
+        raise ExportFailed(
+            f"the export to {format} gives other logits than the network: they differ by "
+            f"{difference:.2e}, with {np.max(np.abs(expected)):.2e} the largest"
+        )
+
+
+def _write_safetensors(bundle: Bundle, path: Path) -> None:
+    files.write_safetensors(path, bundle.state_dict(), bundle.header())
+
+
+def _write_torch(bundle: Bundle, path: Path) -> None:
+    files.write_torch(path, bundle.state_dict())
+
+
+def _write_orbax(bundle: Bundle, path: Path) -> None:
+    files.write_orbax(path, bundle.variables)
+
+
+def _write_stablehlo(bundle: Bundle, path: Path) -> None:
+    stablehlo.write(path, bundle.encoder, bundle.variables, bundle.metadata.image_size)
+
+
+def _write_onnx(bundle: Bundle, path: Path) -> None:
+    onnx_export.write(
+        path, bundle.encoder, bundle.variables, bundle.metadata.image_size, bundle.header()
+    )
+
+
+def _write_detectron2(bundle: Bundle, path: Path) -> None:
+    tensors = detectron2.backbone(bundle.encoder, bundle.state_dict())
+    detectron2.write(path.parent, path.name, bundle.encoder, tensors, bundle.metadata)
+
+
+def _reload(bundle: Bundle, directory: Path, images: np.ndarray) -> np.ndarray:
+    return exported_model.open_export(directory).logits(images)
+
+
+def _reload_detectron2(bundle: Bundle, directory: Path, images: np.ndarray) -> np.ndarray:
+    """The original with its backbone replaced by the exported tensors, names turned back."""
+    original = bundle.state_dict()
+    exported = detectron2.backbone(bundle.encoder, original)
+    returned = {detectron2.from_detectron2(name): value for name, value in exported.items()}
+    head = {name: original[name] for name in original.keys() - returned.keys()}
+    zeros = jax.tree.map(np.zeros_like, bundle.variables)
+    variables, _ = importing.from_tensors(
+        {**returned, **head}, bundle.encoder, zeros, source=str(directory)
+    )
+    return exported_model.network_logits(bundle.encoder, variables)(images)
+
+
+FORMATS = {
+    "safetensors": Format("model.safetensors", _write_safetensors, _reload),
+    "pth": Format("model.pth", _write_torch, _reload),
+    "orbax": Format("variables", _write_orbax, _reload),
+    "stablehlo": Format("model.stablehlo", _write_stablehlo, _reload),
+    "onnx": Format("model.onnx", _write_onnx, _reload),
+    "detectron2": Format("model.pkl", _write_detectron2, _reload_detectron2),
+}

@@ -1,0 +1,64 @@
+"""What an export says about itself: enough to run it without this run's files."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from importlib import metadata as distributions
+from pathlib import Path
+from typing import Any
+
+import cone_jax
+from cone_jax.errors import UserError
+from cone_jax.models import ModelSpec
+
+FILE = "export.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportMetadata:
+    """How pictures become input, and what the outputs mean.
+
+    Input is float32 [B, image_size, image_size, 3], RGB: pixels in [0, 1], less `mean`, by `std`.
+    """
+
+    class_names: tuple[str, ...]
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    transforms: tuple[str, ...] = ()  # from a decoded picture to uint8 of that size
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # run, step, scores ...
+
+
+def write(directory: Path, format: str, file: str, spec: ModelSpec, data: ExportMetadata) -> None:
+    """The description of the export in `directory`."""
+    content = {
+        "format": format,
+        "file": file,
+        "model": spec.to_dict(),
+        **dataclasses.asdict(data),
+        "versions": versions(),
+    }
+    (directory / FILE).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def read(directory: Path) -> tuple[dict[str, Any], ModelSpec, ExportMetadata]:
+    """Everything in the description, and the two parts of it that have a type."""
+    try:
+        content = json.loads((directory / FILE).read_text())
+        spec = ModelSpec.from_dict(content["model"])
+        fields: dict[str, Any] = {
+            field.name: content[field.name] for field in dataclasses.fields(ExportMetadata)
+        }
+    except FileNotFoundError:
+        raise UserError(f"{directory} is no export: it has no {FILE}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{directory / FILE} is damaged ({error!r}); export again") from error
+    for name, value in fields.items():
+        fields[name] = tuple(value) if isinstance(value, list) else value
+    return content, spec, ExportMetadata(**fields)
+
+
+def versions() -> dict[str, str]:
+    """Of this package and of what decides its numbers."""
+    found = {name: distributions.version(name) for name in ("jax", "jaxlib", "flax", "numpy")}
+    return {"cone_jax": cone_jax.__version__, **found}

@@ -1,0 +1,112 @@
+"""The network as an ONNX graph: a translation of its jaxpr, operation by operation.
+
+It covers what the architectures here are made of in evaluation mode and needs only the package
+`onnx`. (jax2onnx covers far more, but its release 0.17.1 asks for an older Orbax than the one
+checkpoints are written with.) The graph keeps this project's arrangement: ``images`` float32
+[batch, H, W, 3] in, ``logits`` and ``embedding`` out. What depends on no input is computed
+here, so that BatchNorm is left with a difference, a product and a sum.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from cone_jax.interop import stablehlo
+from cone_jax.interop.onnx_graph import Graph, Operand, Shape, import_optional
+from cone_jax.interop.onnx_operations import BROADCASTING, OTHERS
+from cone_jax.models import Encoder
+
+# The oldest file version that has this operator set, for the sake of older runtimes.
+OPSET, IR_VERSION = 18, 8
+
+
+def write(
+    path: Path,
+    encoder: Encoder,
+    variables: Mapping[str, Any],
+    image_size: int,
+    metadata: Mapping[str, str],
+) -> None:
+    """Traces the network in evaluation mode and writes the graph."""
+    onnx = import_optional("onnx")
+    images = stablehlo.batch_of_any_size(image_size)
+    infer = stablehlo.inference(encoder, variables)
+    jaxpr, outputs = jax.make_jaxpr(infer, return_shape=True)(images)
+    graph = Graph(images.shape)
+    results = translate(graph, jaxpr, [graph.images])
+    # A dict is flattened in the order of its sorted keys.
+    for name, result in zip(sorted(outputs), results, strict=True):
+        graph.emit("Identity", [result], outputs[name].shape, output=name)
+
+    def signature(name: str, shape: Shape) -> Any:
+        sizes = [size if isinstance(size, int) else "batch" for size in shape]
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
+
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            graph.nodes,
+            encoder.spec.name,
+            [signature("images", images.shape)],
+            [signature(name, outputs[name].shape) for name in ("logits", "embedding")],
+            graph.constants,
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="cone_jax",
+    )
+    onnx.helper.set_model_props(model, dict(metadata))
+    onnx.checker.check_model(model)
+    path.write_bytes(model.SerializeToString())
+
+
+def open_logits(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """The graph as a function of images that returns logits, run by onnxruntime."""
+    runtime = import_optional("onnxruntime")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda images: session.run(["logits"], {"images": np.asarray(images, np.float32)})[0]
+
+
+def translate(graph: Graph, jaxpr: core.ClosedJaxpr, arguments: Sequence[Operand]) -> list[Operand]:
+    """Adds every equation of `jaxpr` to `graph`; returns the results."""
+    known: dict[Any, Operand] = dict(zip(jaxpr.jaxpr.invars, arguments, strict=True))
+    known |= {v: np.asarray(c) for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True)}
+
+    def read(atom: Any) -> Operand:
+        return np.asarray(atom.val) if isinstance(atom, core.Literal) else known[atom]
+
+    for equation in jaxpr.jaxpr.eqns:
+        results = _equation(graph, equation, [read(atom) for atom in equation.invars])
+        known |= dict(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.jaxpr.outvars]
+
+
+def _equation(graph: Graph, equation: core.JaxprEqn, operands: list[Operand]) -> Sequence[Operand]:
+    name = equation.primitive.name
+    inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
+    if inner is not None:
+        return translate(graph, inner, operands)
+    shapes = [_shape(variable) for variable in equation.outvars]
+    is_static = all(isinstance(size, int) for shape in shapes for size in shape)
+    if is_static and all(isinstance(operand, np.ndarray) for operand in operands):
+        results = equation.primitive.bind(*operands, **equation.params)
+        several = results if equation.primitive.multiple_results else [results]
+        return [np.asarray(one) for one in several]
+    if name in BROADCASTING:
+        result = BROADCASTING[name](graph, operands, equation.params, shapes)
+    elif name in OTHERS:
+        full = [
+            graph.expand(operand, _shape(variable))
+            for operand, variable in zip(operands, equation.invars, strict=True)
+        ]
+        result = OTHERS[name](graph, full, equation.params, shapes)
+    else:
+        raise NotImplementedError(f"no ONNX translation of the operation {name!r}")
+    return result if isinstance(result, list) else [result]
+
+
+def _shape(variable: Any) -> Shape:
+    return tuple(variable.aval.shape)

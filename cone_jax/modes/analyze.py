@@ -1,0 +1,28 @@
+"""``--mode=analyze``: the paper's figures, of one run or of several side by side."""
+
+from rich.console import Console
+
+from cone_jax.analysis import paper_figures
+from cone_jax.analysis.evidence import gather
+from cone_jax.analysis.run_comparison import group_runs
+from cone_jax.command_line import Arguments
+from cone_jax.errors import UserError
+
+
+def analyze(arguments: Arguments, console: Console) -> None:
+    """Writes PNG and SVG files below the workdir."""
+    directories = arguments.workdirs or (arguments.workdir,)
+    step = arguments.flags["step"]
+    evidence = [gather(directory, step) for directory in directories]
+    groups = group_runs([item.run for item in evidence])
+    # Seeds of one config would share a name.
+    distinct = len(groups) == len(evidence)
+    names = [group.name for group in groups] if distinct else [e.run.name for e in evidence]
+    for item in evidence:
+        if item.missing:
+            console.print(f"left out of {item.run.directory}: {item.missing}", soft_wrap=True)
+    paths = paper_figures.write(evidence, names, arguments.workdir / "figures")
+    if not paths:
+        raise UserError(f"--workdir ({arguments.workdir}): nothing recorded to draw a figure of")
+    for path in paths:
+        console.print(f"written: {path}", soft_wrap=True, markup=False)

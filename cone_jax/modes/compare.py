@@ -1,0 +1,26 @@
+"""``--mode=compare``: several runs in one table and one set of curves."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from cone_jax.analysis import run_comparison
+from cone_jax.analysis.recorded_run import RecordedRun
+from cone_jax.command_line import Arguments
+from cone_jax.errors import UserError
+
+
+def compare(arguments: Arguments, console: Console) -> None:
+    """Prints the table; writes it, the curves and a page into the workdir."""
+    if len(arguments.workdirs) < 2:
+        raise UserError("--workdirs must name two runs or more, joined by commas")
+    runs = [RecordedRun.open(directory) for directory in arguments.workdirs]
+    header, rows = run_comparison.table(run_comparison.group_runs(runs))
+    table = Table(box=box.SIMPLE)
+    for place, name in enumerate(header):
+        table.add_column(name, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    path = run_comparison.write(runs, arguments.workdir)
+    console.print(f"written: {path}", soft_wrap=True, markup=False)

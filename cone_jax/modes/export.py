@@ -1,0 +1,20 @@
+"""``--mode=export``: a checkpoint in the form other programs use, checked."""
+
+from rich.console import Console
+
+from cone_jax import interop, trained_run
+from cone_jax.command_line import Arguments
+
+
+def export(arguments: Arguments, console: Console) -> None:
+    """Writes ``<workdir>/exports/<format>/``, or below --output."""
+    run = trained_run.open_run(arguments.workdir, arguments.flags["step"])
+    directory = arguments.flags["output"] or arguments.workdir / "exports"
+    path = interop.export(
+        arguments.flags["format"], run.variables, run.encoder, run.metadata, directory
+    )
+    console.print(
+        f"written: {path} (step {run.metadata.origin['step']}; read back, same logits)",
+        soft_wrap=True,
+        markup=False,
+    )

@@ -1,0 +1,12 @@
+"""``--mode=report``: write the report of a run, at any time."""
+
+from rich.console import Console
+
+from cone_jax.analysis import report as reports
+from cone_jax.command_line import Arguments
+
+
+def report(arguments: Arguments, console: Console) -> None:
+    """Writes `report.html` into the workdir."""
+    path = reports.write(arguments.workdir, step=arguments.flags["step"])
+    console.print(f"written: {path}", soft_wrap=True, markup=False)

@@ -1,0 +1,62 @@
+"""CMSF: the query moves to the mean of its target's nearest neighbours of the same class.
+
+Reference: Koohpayegani et al., "Constrained Mean Shift Using Distant Yet Related Neighbors for
+Representation Learning", arXiv 2112.04607, supervised form. Without cross-entropy a linear
+stage follows.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from cone_jax import losses, memory_bank
+from cone_jax.objectives.objective import (
+    Metrics,
+    Needs,
+    StepInputs,
+    require,
+    with_cross_entropy,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cmsf:
+    """``L = shift_weight * L_cmsf + ce_weight * L_ce``."""
+
+    neighbours: int = 10
+    shift_weight: float = 1.0
+    ce_weight: float = 0.0  # 1: CMSF + CE
+
+    def __post_init__(self) -> None:
+        require("cmsf", self, "neighbours", "shift_weight", above=0)
+        require("cmsf", self, "ce_weight", low=0.0)
+
+    @property
+    def needs(self) -> Needs:
+        # The target is in the bank when it is looked up, so it is its own nearest neighbour.
+        return Needs(
+            key=True,
+            bank=True,
+            bank_first=True,
+            embedding=True,
+            predictor=True,
+            classifier=self.ce_weight > 0,
+        )
+
+    def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
+        assert inputs.key is not None and inputs.bank is not None
+        assert inputs.query.prediction is not None
+        query = losses.normalise(inputs.query.prediction)
+        target = losses.normalise(inputs.key.embedding)
+        near = memory_bank.neighbours(
+            inputs.bank, target, self.neighbours, same_class=inputs.labels
+        )
+        anchors = jax.lax.stop_gradient(inputs.bank.features[near.rows])
+        similarity = jnp.sum(query[:, None, :] * anchors, axis=-1)
+        loss_shift = jnp.mean(losses.mean_shift(similarity, where=near.valid))
+        metrics = {
+            "loss_shift": loss_shift,
+            "positives": jnp.mean(jnp.sum(near.valid, axis=-1, dtype=jnp.float32)),
+        }
+        return with_cross_entropy(self.shift_weight * loss_shift, metrics, inputs, self.ce_weight)

@@ -1,0 +1,49 @@
+"""Large-margin softmax: the paper's "Max-Margin" baseline.
+
+Reference: Liu et al., "Large-Margin Softmax Loss for Convolutional Neural Networks",
+arXiv 1612.02295. The classifier has no bias; evaluation is plain (margin 1).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from cone_jax import margin_losses
+from cone_jax.objectives.objective import Metrics, Needs, StepInputs, require
+
+
+@dataclasses.dataclass(frozen=True)
+class LSoftmax:
+    """Starts near plain softmax and anneals: its share is ``lambda / (1 + lambda)`` with
+
+    ``lambda = max(minimum, base * (1 + gamma * step) ** -power)``; values of the authors' code.
+    """
+
+    margin: int = 4
+    lambda_base: float = 1000.0
+    lambda_gamma: float = 2e-5
+    lambda_power: float = 45.0
+    lambda_minimum: float = 0.0  # 5 to 10 where training is hard
+
+    def __post_init__(self) -> None:
+        require("l_softmax", self, "margin", low=1, high=4)
+        require("l_softmax", self, "lambda_base", "lambda_minimum", "lambda_gamma", low=0.0)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(class_centres=True)
+
+    def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
+        assert inputs.class_centres is not None
+        decayed = self.lambda_base * (1.0 + self.lambda_gamma * inputs.step) ** -self.lambda_power
+        share = jnp.maximum(decayed, self.lambda_minimum)
+        per_sample = margin_losses.l_softmax(
+            inputs.class_centres.inputs,
+            inputs.class_centres.kernel,
+            inputs.labels,
+            margin=self.margin,
+            plain_share=share,
+        )
+        loss = jnp.mean(per_sample)
+        return loss, {"loss_margin": loss, "margin_lambda": share}

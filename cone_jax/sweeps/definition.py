@@ -1,0 +1,147 @@
+"""What a sweep is: a recipe, and the cells of a table, each with its own settings.
+
+A file in `configs/sweeps/` defines ``get_sweep(options)``, which returns a `Sweep`.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from cone_jax import config as config_lib
+from cone_jax import recipe_file
+from cone_jax.errors import UserError
+from cone_jax.workdir import flatten
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One side of a grid: a config field and its values."""
+
+    name: str  # as the table calls it
+    field: str
+    values: tuple[Any, ...]
+    labels: tuple[str, ...] = ()  # of the values; empty: the values themselves
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Labels and values."""
+        return list(zip(self.labels or map(str, self.values), self.values, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One place in the table."""
+
+    row: str
+    column: str = ""  # empty in a table of one column
+    options: str = ""  # of the recipe, in addition to the sweep's
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields by full name
+    paper: float | None = None  # what the paper reports, in the sweep's unit
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A table to fill."""
+
+    title: str
+    base: str  # a recipe and its options, as after --config=
+    cells: tuple[Cell, ...]
+    row_name: str
+    column_name: str = ""
+    metric: str = "test/top1"
+    factor: float = 100.0  # from the metric to the table's unit
+    unit: str = "test top-1, %"
+    paper_setting: str = ""  # what the paper's values were measured with
+    # What makes the recipe small enough for this sweep; not used with a recipe of the user's.
+    size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: tuple[int, ...] = ()  # empty: the recipe's own
+
+    def __post_init__(self) -> None:
+        places = [cell_name(cell) for cell in self.cells]
+        twice = [place for place in places if places.count(place) > 1]
+        if twice:
+            raise UserError(f"sweep {self.title!r} has two cells {twice[0]!r}; name them apart")
+
+
+def grid(rows: Axis, columns: Axis | None = None, *, options: str = "") -> tuple[Cell, ...]:
+    """All combinations of the values of two axes, or the values of one, in reading order.
+
+    `options` are the recipe's, in every cell.
+
+    >>> cells = grid(Axis("N", "objective.cone.neighbours", (8, 16)))
+    >>> cells[1].row, cells[1].settings
+    ('16', {'objective.cone.neighbours': 16})
+    """
+    across = [("", None)] if columns is None else columns.items()
+    cells = []
+    for row, down in rows.items():
+        for column, value in across:
+            settings = {rows.field: down}
+            if columns is not None:
+                settings[columns.field] = value
+            cells.append(Cell(row, column, options, settings))
+    return tuple(cells)
+
+
+def load_sweep(file: str) -> Sweep:
+    """What ``get_sweep(options)`` of ``FILE:OPTIONS`` returns."""
+    path, _, options = file.partition(":")
+    sweep = recipe_file.call(
+        path, options, flag="--sweep", function="get_sweep", folder="configs/sweeps/"
+    )
+    if not isinstance(sweep, Sweep):
+        raise UserError(f"--sweep ({path}): get_sweep must return a cone_jax.sweeps.Sweep")
+    return sweep
+
+
+def base_config(sweep: Sweep) -> ConfigDict:
+    """The sweep's own recipe, at the sweep's size."""
+    return _recipe(sweep, sweep.base)
+
+
+def overrides(sweep: Sweep, recipe: str, config: ConfigDict) -> dict[str, Any]:
+    """The fields in which `config` differs from `recipe`: what the user set by hand."""
+    before, now = (flatten(c) for c in (_recipe(sweep, recipe), config))
+    return {field: value for field, value in now.items() if value != before.get(field)}
+
+
+def cell_config(
+    sweep: Sweep, cell: Cell, recipe: str, changes: Mapping[str, Any], seed: int | None
+) -> ConfigDict:
+    """The config of one run, checked; `changes` are the user's, which the cell's settings beat."""
+    separator = "," if ":" in recipe else ":"
+    config = _recipe(sweep, f"{recipe}{separator}{cell.options}" if cell.options else recipe)
+    seeds = {} if seed is None else {"seed": seed}
+    config = apply_settings(config, {**changes, **cell.settings, **seeds})
+    config_lib.validate(config)
+    return config
+
+
+def _recipe(sweep: Sweep, recipe: str) -> ConfigDict:
+    path, _, options = recipe.partition(":")
+    config = recipe_file.load_recipe(path, options)
+    own = recipe.startswith(sweep.base)
+    return apply_settings(config, sweep.size) if own else config
+
+
+def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict:
+    """A copy of `config` with some fields changed; `UserError` for one that cannot be."""
+    changed = config.copy_and_resolve_references()
+    for field, value in settings.items():
+        try:
+            changed.update_from_flattened_dict({field: value})
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise UserError(f"sweep: {field} cannot be set to {value!r}: {error}") from error
+    return changed
+
+
+def cell_name(cell: Cell) -> str:
+    """The directory of a cell.
+
+    >>> cell_name(Cell("0.7", "0.1")), cell_name(Cell("CE + head"))
+    ('0.7_0.1', 'CE-head')
+    """
+    parts = (re.sub(r"[^\w.]+", "-", part).strip("-") for part in (cell.row, cell.column) if part)
+    return "_".join(parts)

@@ -1,0 +1,77 @@
+"""What the sweeps and ablations of the paper have in common: their recipe, in two sizes."""
+
+import dataclasses
+import re
+
+from cone_jax.analysis.compare import read_paper
+from cone_jax.errors import UserError
+from cone_jax.sweeps.definition import Cell, Sweep
+
+IMAGENET = "configs/imagenet.py:resnet50,100ep"
+DIGITS = "configs/digits.py"
+# Small enough that the largest table fills in minutes on two CPU cores.
+DIGITS_SIZE = {
+    "epochs": 8,
+    "model.options.width": 16,
+    "model.head_hidden": 128,
+    "model.predictor_hidden": 128,
+    "evaluation.every_epochs": 0.0,
+    "checkpoint.every_epochs": 0.0,
+    "linear_stage.epochs": 8,
+    "linear_stage.batch_size": 128,
+}
+PAPER_SETTING = "ResNet-50 on ImageNet, 100 epochs, as arXiv 2308.10761 reports them"
+
+
+def paper_sweep(
+    options: str,
+    *,
+    title: str,
+    table: str,
+    cells: tuple[Cell, ...],
+    row_name: str,
+    column_name: str = "",
+    digits_cells: tuple[Cell, ...] | None = None,
+) -> Sweep:
+    """A table of the paper, on ImageNet or, with the option ``digits``, on digits.
+
+    ``3seeds`` trains each cell three times. The paper's values are those of `table` in
+    docs/results/paper.csv, which has them in the order of the cells. `digits_cells` stand in
+    the same places, for settings that make no sense at the small size.
+    """
+    digits, seeds = read_options(options)
+    if digits and digits_cells is not None:
+        cells = digits_cells
+    values = [float(row.value) for row in read_paper() if row.table == table]
+    cells = tuple(
+        dataclasses.replace(cell, paper=value) for cell, value in zip(cells, values, strict=True)
+    )
+    return Sweep(
+        title=f"{title} (digits)" if digits else title,
+        base=DIGITS if digits else IMAGENET,
+        size=DIGITS_SIZE if digits else {},
+        cells=cells,
+        row_name=row_name,
+        column_name=column_name,
+        paper_setting=PAPER_SETTING,
+        seeds=seeds,
+    )
+
+
+def read_options(options: str) -> tuple[bool, tuple[int, ...]]:
+    """What follows the colon: ``digits`` for the small variant, ``3seeds``; both or neither.
+
+    >>> read_options("digits,3seeds"), read_options("")
+    ((True, (0, 1, 2)), (False, ()))
+    """
+    digits = False
+    seeds: tuple[int, ...] = ()
+    for option in filter(None, (part.strip() for part in options.split(","))):
+        counted = re.fullmatch(r"([1-9]\d*)seeds", option)
+        if counted:
+            seeds = tuple(range(int(counted[1])))
+        elif option == "digits":
+            digits = True
+        else:
+            raise UserError(f"sweep option ({option!r}) is unknown; there are digits and 3seeds")
+    return digits, seeds

@@ -1,0 +1,126 @@
+"""Runs side by side: grouped by what they compute, with the statistics of the standard library."""
+
+import csv
+import statistics
+
+import numpy as np
+import pytest
+
+from cone_jax import config as config_lib
+from cone_jax.analysis import figure_style, figures, run_comparison
+from cone_jax.analysis.figures import Line
+from cone_jax.analysis.recorded_run import RecordedRun
+from cone_jax.metric_writers import METRICS_FILE
+from tests.analysis.test_recorded_run import write_run
+
+TOP1 = {"cone": [0.91, 0.93, 0.95], "cross_entropy": [0.88, 0.90]}
+
+
+def make_run(directory, objective="cone", seed=0, top1=0.9, **fields):
+    config = config_lib.default()
+    config_lib.use_objective(config, objective)
+    config.seed = seed
+    config.update_from_flattened_dict(fields)
+    records = [
+        {"step": 10, "train/loss": 2.0 + seed},
+        {"step": 20, "train/loss": 1.0 + seed, "test/top1": top1, "test/loss": 1 - top1},
+    ]
+    if seed == 1:
+        records.insert(1, {"step": 15, "train/loss": 9.0})  # a step the others lack
+    return write_run(directory, records, [{"step": 20, "time/seconds": 60.0}], config)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return [
+        make_run(tmp_path / f"{name}-{seed}", name, seed, top1)
+        for name, values in TOP1.items()
+        for seed, top1 in enumerate(values)
+    ]
+
+
+def test_seeds_are_one_group(runs):
+    groups = run_comparison.group_runs(runs)
+    assert [group.name for group in groups] == ["cone", "cross_entropy"]
+    assert [len(group.runs) for group in groups] == [3, 2]
+
+
+def test_mean_and_deviation(runs):
+    for group in run_comparison.group_runs(runs):
+        summary = run_comparison.summarise(group, "test/top1")
+        assert summary.values == tuple(TOP1[group.name])
+        assert summary.mean == pytest.approx(statistics.mean(TOP1[group.name]))
+        assert summary.deviation == pytest.approx(statistics.stdev(TOP1[group.name]))
+        assert run_comparison.summarise(group, "nothing") is None
+
+
+def test_curves_average_over_common_steps(runs):
+    line = run_comparison.mean_line(run_comparison.group_runs(runs)[0], "train/loss")
+    assert line.steps.tolist() == [10, 20]
+    np.testing.assert_allclose(line.values, [3.0, 2.0])
+    np.testing.assert_allclose(line.deviation, [1.0, 1.0])
+
+
+def test_a_single_run_has_no_deviation(runs):
+    groups = run_comparison.group_runs([runs[0], runs[3]])
+    assert run_comparison.summarise(groups[0], "test/top1").deviation is None
+    assert run_comparison.mean_line(groups[0], "train/loss").deviation is None
+    _, rows = run_comparison.table(groups)
+    assert rows[0][:3] == ["cone", "1", "91.00%"]
+
+
+def test_names_say_what_differs(tmp_path):
+    def names(*fields):
+        made = [make_run(tmp_path / str(i), **each) for i, each in enumerate(fields)]
+        return [group.name for group in run_comparison.group_runs(made)]
+
+    assert names({"bank.size": 512}, {"bank.size": 1024}) == ["size 512", "size 1024"]
+
+
+def test_where_to_find_data_and_how_fast_to_read_it_make_no_group(tmp_path):
+    made = [
+        make_run(tmp_path / "a", **{"data.path": "here", "data.threads": 1}),
+        make_run(tmp_path / "b", **{"data.path": "there", "data.threads": 8}),
+    ]
+    assert len(run_comparison.group_runs(made)) == 1
+
+
+def test_runs_too_different_to_describe_have_the_names_of_their_directories(tmp_path):
+    many = {"epochs": 7, "batch_size": 3, "bank.size": 5, "ema.momentum": 0.5}
+    made = [make_run(tmp_path / "first"), make_run(tmp_path / "second", **many)]
+    assert [g.name for g in run_comparison.group_runs(made)] == ["first", "second"]
+    # The same name twice would not do.
+    made = [make_run(tmp_path / "x" / "run"), make_run(tmp_path / "y" / "run", **many)]
+    names = [g.name for g in run_comparison.group_runs(made)]
+    assert names == [str(tmp_path / "x" / "run"), str(tmp_path / "y" / "run")]
+
+
+def test_a_group_looks_the_same_in_every_chart(tmp_path):
+    """Also in a chart of a metric that another group did not record."""
+    made = [make_run(tmp_path / "a"), make_run(tmp_path / "b", "cross_entropy")]
+    (tmp_path / "b" / METRICS_FILE).write_text('{"step": 3, "train/loss": 1.0, "train/new": 2.0}\n')
+    groups = run_comparison.group_runs([made[0], RecordedRun.open(tmp_path / "b")])
+    looks = {
+        overlay.metric: {line.label: line.look for line in overlay.lines}
+        for overlay in run_comparison.overlays(groups)
+    }
+    assert looks["train/loss"] == {"cone": 0, "cross_entropy": 1}
+    assert looks["train/new"] == {"cross_entropy": 1}
+    line = figures.curves([Line("x", np.arange(3), np.arange(3), look=1)], y_label="y").axes[0]
+    assert line.get_lines()[0].get_color() == figure_style.SERIES[1]
+
+
+def test_everything_is_written(runs, tmp_path):
+    page = run_comparison.write(runs, tmp_path / "out")
+    text = page.read_text()
+    assert text.count("<svg") == 3  # two losses and accuracy; seconds are no curve
+    table = (tmp_path / "out" / "comparison.md").read_text()
+    assert "| cone | 3 | 93.00% ± 2.00% |" in table
+    with (tmp_path / "out" / "comparison.csv").open() as file:
+        rows = {(row["run"], row["metric"]): row for row in csv.DictReader(file)}
+    row = rows["cross_entropy", "test/top1"]
+    assert float(row["mean"]) == pytest.approx(0.89)
+    assert float(row["deviation"]) == pytest.approx(statistics.stdev(TOP1["cross_entropy"]))
+    assert [float(value) for value in row["values"].split()] == TOP1["cross_entropy"]
+    figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    assert {"test_top1.png", "test_top1.svg", "train_loss.png"} <= figures

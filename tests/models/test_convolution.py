@@ -1,0 +1,91 @@
+"""The forms for CPUs against XLA's own convolution, values and gradients, and against float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cone_jax import models
+from cone_jax.models import convolution
+
+# kernel size, input and output channels, groups
+KINDS = {
+    "pointwise": (1, 6, 4, 1),
+    "depthwise": (3, 6, 6, 6),
+    "grouped": (3, 6, 4, 2),
+    "dense": (3, 6, 4, 1),
+}
+
+
+def operands(kind):
+    side, inputs, outputs, groups = KINDS[kind]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 6, 5, inputs)).astype(np.float32)  # an even and an odd size
+    kernel = rng.normal(size=(side, side, inputs // groups, outputs)).astype(np.float32)
+    return x, kernel, ((side // 2,) * 2,) * 2, groups
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3, 4, 5))
+def run(convolve, x, kernel, padding, groups, stride):
+    """The result, and the gradients of x and kernel for one and the same cotangent."""
+
+    def apply(x, kernel):
+        return convolve(x, kernel, (stride, stride), padding, feature_group_count=groups)
+
+    y, vjp = jax.vjp(apply, x, kernel)
+    cotangent = jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape)
+    return y, *vjp(cotangent.astype(y.dtype))
+
+
+def float64_convolution(x, kernel, padding, groups, stride):
+    """A loop over output places."""
+    x = np.pad(np.asarray(x, np.float64), ((0, 0), *padding, (0, 0)))
+    side, _, inputs, outputs = kernel.shape
+    height, width = ((n - side) // stride + 1 for n in x.shape[1:3])
+    y = np.zeros((x.shape[0], height, width, outputs))
+    for group in range(groups):
+        ours = slice(group * outputs // groups, (group + 1) * outputs // groups)
+        channels = slice(group * inputs, (group + 1) * inputs)
+        for i in range(height):
+            for j in range(width):
+                rows, columns = i * stride, j * stride
+                patch = x[:, rows : rows + side, columns : columns + side, channels]
+                y[:, i, j, ours] = np.tensordot(patch, kernel[..., ours], 3)
+    return y
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_form_is_the_same_convolution(kind, stride):
+    x, kernel, padding, groups = operands(kind)
+    ours = run(convolution.for_cpu, x, kernel, padding, groups, stride)
+    stock = run(convolution.plain, x, kernel, padding, groups, stride)
+    for one, other in zip(ours, stock, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    exact = float64_convolution(x, kernel, padding, groups, stride)
+    np.testing.assert_allclose(ours[0], exact, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["depthwise", "grouped"])
+def test_bfloat16_sums_are_taken_in_float32(kind):
+    x, kernel, padding, groups = operands(kind)
+    low = [jnp.asarray(a, jnp.bfloat16) for a in (x, kernel)]
+    y, dx, d_kernel = run(convolution.for_cpu, *low, padding, groups, 1)
+    assert y.dtype == dx.dtype == d_kernel.dtype == jnp.bfloat16
+    exact = float64_convolution(*(np.asarray(a, np.float32) for a in low), padding, groups, 1)
+    # One rounding of the result: half a unit in the eighth bit.
+    np.testing.assert_allclose(y.astype(np.float32), exact, rtol=2**-8, atol=1e-3)
+
+
+def test_a_cpu_gets_its_own_forms_and_a_plain_network_none():
+    def primitives(**options):
+        encoder = models.build(models.ModelSpec("mobilenet_v2", 10), **options)
+        variables = models.abstract_variables(encoder, 32)
+        image = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+        run = jax.make_jaxpr(lambda v, x: encoder.apply(v, x, train=False).logits)
+        return str(run(variables, image)).count(" conv_general_dilated")
+
+    assert primitives() == 1  # the stem
+    assert primitives(plain_convolutions=True) == 52

@@ -1,0 +1,135 @@
+"""Checkpoints: damage is found and named, the newest intact one is used, readers change nothing."""
+
+import jax
+import numpy as np
+import pytest
+
+from cone_jax.checkpointing import Checkpoints, resolve_step
+from cone_jax.errors import TrainingFailed, UserError
+
+
+def state(value):
+    return {"params": {"w": jax.numpy.full((300,), float(value))}, "step": jax.numpy.int32(value)}
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, state(step), {"next_step": step}, {"window": {}})
+            checkpoints.wait()
+    return tmp_path
+
+
+def largest_file(directory):
+    return max((p for p in directory.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+def truncate(directory):
+    path = largest_file(directory / "state")
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip_a_bit(directory):
+    path = largest_file(directory / "state")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def empty(directory):
+    largest_file(directory / "state").write_bytes(b"")
+
+
+def remove(directory):
+    (directory / "data" / "metadata").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncate, "bytes instead of"),
+        (flip_a_bit, "another checksum"),
+        (empty, "has 0 bytes"),
+        (remove, "is missing"),
+    ],
+)
+def test_damage_is_named_and_the_checkpoint_before_is_used(workdir, damage, words):
+    damage(workdir / "checkpoints" / "3")
+    said = []
+    with Checkpoints(workdir, keep=3) as checkpoints:
+        step = checkpoints.newest_intact_step(said.append)
+        assert step == 2
+        restored = checkpoints.restore(step, jax.eval_shape(lambda: state(0)))
+        np.testing.assert_array_equal(restored.state["params"]["w"], 2.0)
+        assert restored.data == {"next_step": 2}
+        # The step can be saved again.
+        checkpoints.save(3, state(3), {"next_step": 3}, {})
+    assert len(said) == 1
+    assert "checkpoint 3 is damaged" in said[0]
+    assert words in said[0]
+    assert (workdir / "damaged" / "3").is_dir()
+
+
+def test_all_damaged_is_an_error_not_a_fresh_start(workdir):
+    for step in (1, 2, 3):
+        truncate(workdir / "checkpoints" / str(step))
+    for _ in range(2):  # nor at the second attempt
+        with (
+            Checkpoints(workdir, keep=3) as checkpoints,
+            pytest.raises(TrainingFailed, match="every checkpoint"),
+        ):
+            checkpoints.newest_intact_step(lambda line: None)
+
+
+def test_manifests_follow_the_checkpoints(workdir):
+    with Checkpoints(workdir, keep=1) as checkpoints:
+        checkpoints.save(4, state(4), {}, {})
+    assert [path.name for path in (workdir / "checkpoints").iterdir()] == ["4"]
+    with Checkpoints(workdir, keep=1) as checkpoints:
+        checkpoints.save(5, state(5), {}, {})
+        checkpoints.wait()
+    assert (workdir / "manifests" / "5.json").exists()
+    assert not (workdir / "manifests" / "1.json").exists()
+
+
+def test_readers_leave_unfinished_writes_alone(workdir):
+    unfinished = workdir / "checkpoints" / "9.orbax-checkpoint-tmp"
+    unfinished.mkdir()
+    with Checkpoints(workdir, read_only=True) as checkpoints:
+        assert checkpoints.latest_step() == 3
+    assert unfinished.is_dir()
+    with Checkpoints(workdir) as checkpoints:
+        assert checkpoints.latest_step() == 3
+    assert not unfinished.exists()
+
+
+def test_best_is_the_later_of_equals_and_ignores_nan(tmp_path):
+    with Checkpoints(tmp_path, keep=9, best_metric="test/top1") as checkpoints:
+        for step, score in ((1, 0.5), (2, 0.9), (3, 0.9), (4, float("nan")), (5, 0.1)):
+            checkpoints.save(step, state(step), {}, {}, {"test/top1": score})
+        checkpoints.wait()
+        assert checkpoints.best_step() == 3
+
+
+def test_some_fields_can_be_restored_alone(workdir):
+    with Checkpoints(workdir, read_only=True) as checkpoints:
+        fields = checkpoints.restore_fields(
+            3, {"params": jax.eval_shape(lambda: state(0)["params"])}
+        )
+    assert set(fields) == {"params"}
+    np.testing.assert_array_equal(fields["params"]["w"], 3.0)
+
+
+def test_steps_are_resolved_or_the_choice_is_listed(workdir, tmp_path):
+    assert resolve_step(workdir, None) == 3
+    assert resolve_step(workdir, 2) == 2
+    assert resolve_step(workdir, "1") == 1
+    with pytest.raises(UserError, match=r"step \(7\) has no checkpoint.*1, 2, 3"):
+        resolve_step(workdir, 7)
+    with pytest.raises(UserError, match="must be a number"):
+        resolve_step(workdir, "newest")
+    with pytest.raises(UserError, match=r"no checkpoint of .* has 'test/top1'"):
+        resolve_step(workdir, "best", best_metric="test/top1")
+    with pytest.raises(UserError, match="has no checkpoint; train first"):
+        resolve_step(tmp_path / "nothing", None)

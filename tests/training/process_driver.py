@@ -1,0 +1,46 @@
+"""One process of a run, for test_processes.py: python process_driver.py WORKDIR ID COUNT PORT STOP.
+
+With STOP > 0 this process sends itself SIGTERM while it takes its STOPth step.
+"""
+
+import os
+import signal
+import sys
+
+from cone_jax import runtime
+
+runtime.use_fast_cpu_convolutions()
+
+from cone_jax import distributed, training
+from cone_jax.command_line import load_recipe
+from cone_jax.errors import Interrupted
+from cone_jax.training import loop
+
+
+def main(workdir: str, process: str, count: str, port: str, stop: str) -> None:
+    if int(count) > 1:
+        distributed.initialize(f"127.0.0.1:{port}", count, process)
+    config = load_recipe("configs/digits.py").unlock()
+    config.steps, config.batch_size, config.log_every = 12, 32, 1
+    config.model.options.width = 4
+    config.model.head_hidden, config.model.embedding_dim = 16, 8
+    config.bank.size, config.objective.cone.neighbours = 72, 8
+    config.objective.cone.start_epochs = 0
+    config.evaluation.batch_size = 64
+    real_step, taken = loop.train_step, []
+
+    def step(state, batch):
+        taken.append(None)
+        if len(taken) == int(stop):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real_step(state, batch)
+
+    loop.train_step = step
+    try:
+        training.train(config, workdir)
+    except Interrupted as interrupted:
+        print(f"interrupted at {interrupted.step}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,61 @@
+"""Starting from weights: exported from one run, taken up by another."""
+
+import io
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from cone_jax import interop, trained_run, training
+from cone_jax.checkpointing import Checkpoints
+from cone_jax.errors import UserError
+from cone_jax.training import loop
+from cone_jax.training.run import Run
+
+
+@pytest.fixture
+def finished(tiny_config, tmp_path):
+    tiny_config.steps = 2
+    training.train(tiny_config, tmp_path / "first", Console(quiet=True))
+    return tmp_path / "first"
+
+
+@pytest.mark.parametrize("kind", ["run", "export"])
+def test_every_network_of_the_state_starts_from_the_weights(tiny_config, tmp_path, finished, kind):
+    source = finished
+    trained = trained_run.open_run(finished)
+    if kind == "export":
+        source = interop.export(
+            "safetensors", trained.variables, trained.encoder, trained.metadata, tmp_path
+        )
+    tiny_config.init_from = str(source)
+    said = []
+    state = loop._load_weights(Run.open(tiny_config), said.append)
+    for network in (state.variables, state.key_variables):
+        for a, b in zip(jax.tree.leaves(trained.variables), jax.tree.leaves(network), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert len(said) == 1
+    assert "mapped" in said[0]
+
+
+def test_training_goes_on_from_them_and_resumes(tiny_config, tmp_path, finished):
+    tiny_config.init_from = str(finished)
+    output = io.StringIO()
+    console = Console(file=output, width=400)
+    training.train(tiny_config, tmp_path / "second", console)
+    assert str(finished) in output.getvalue()
+    with Checkpoints(tmp_path / "second", read_only=True) as checkpoints:
+        assert checkpoints.latest_step() == 2
+
+
+def test_weights_of_another_model_are_refused_and_the_workdir_stays_free(
+    tiny_config, tmp_path, finished
+):
+    tiny_config.init_from = str(finished)
+    tiny_config.model.name = "resnet14"
+    with pytest.raises(UserError, match=r"init_from .* does not fit"):
+        training.train(tiny_config, tmp_path / "third", Console(quiet=True))
+    tiny_config.init_from = ""
+    tiny_config.steps = 1
+    training.train(tiny_config, tmp_path / "third", Console(quiet=True))
