@@ -117,7 +117,7 @@ def find_images(paths: Iterable[Path | str]) -> list[Path]:
     for path in map(Path, paths):
         path = path.expanduser()
         if path.is_dir():
-            below = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in EXTENSIONS]
+            below = [file for file in sorted(path.rglob("*")) if _is_picture(file, path)]
             if not below:
                 raise UserError(f"--images ({path}) holds no {', '.join(EXTENSIONS)} file")
             found += below
@@ -126,6 +126,12 @@ def find_images(paths: Iterable[Path | str]) -> list[Path]:
         else:
             raise UserError(f"--images ({path}) does not exist")
     return found
+
+
+def _is_picture(file: Path, folder: Path) -> bool:
+    """As in the image folders to train on: by extension, and not hidden."""
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    return file.suffix.lower() in EXTENSIONS and not hidden
 
 
 def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:

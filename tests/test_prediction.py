@@ -71,6 +71,7 @@ def test_any_number_of_files_in_any_size_damaged_ones_among_them(tmp_path):
 def test_files_and_folders_are_found_in_order(tmp_path):
     wanted = [save(tmp_path / name, 0) for name in ("b/2.JPG", "b/c/1.png", "a.bmp")]
     (tmp_path / "b" / "notes.txt").write_text("")
+    save(tmp_path / "b" / ".thumbnails" / "1.png", 0)
     assert prediction.find_images([tmp_path / "b", wanted[2]]) == wanted
     (tmp_path / "empty").mkdir()
     for path, message in (("nowhere", "does not exist"), ("empty", "holds no .jpg")):

@@ -41,13 +41,14 @@ def read_weights(path: Path) -> Weights:
     if path.is_dir():
         return _read_directory(path)
     if not path.exists():
-        raise UserError(f"init_from ({path}) does not exist")
+        raise UserError(f"{path}, where weights should be, does not exist")
     if path.suffix == ".safetensors":
         return Weights(read_safetensors(path))
     if path.suffix in TORCH_SUFFIXES:
         return Weights(read_torch(path))
     raise UserError(
-        f"init_from ({path}) must be a .safetensors or .pth file, a run or an export directory"
+        f"{path} holds no weights that can be read: it must be a .safetensors or .pth file, the "
+        "directory of a run or an export"
     )
 
 
@@ -59,14 +60,14 @@ def _read_directory(path: Path) -> Weights:
         if found["format"] in ("safetensors", "pth"):
             return read_weights(path / found["file"])
         raise UserError(
-            f"init_from ({path}) is an export to {found['format']}, which weights cannot be taken "
+            f"{path} is an export to {found['format']}, which weights cannot be taken "
             "from; export to safetensors, pth or orbax"
         )
     if (path / checkpointing.DIRECTORY).is_dir():
         step = checkpointing.resolve_step(path)
         path = path / checkpointing.DIRECTORY / str(step)
     if not (path / "state").is_dir():
-        raise UserError(f"init_from ({path}) is neither the directory of a run nor an export")
+        raise UserError(f"{path} is neither the directory of a run nor an export")
     return Weights(_flatten(read_checkpoint(path)), OWN_LAYOUT)
 
 

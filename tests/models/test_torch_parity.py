@@ -33,9 +33,13 @@ def load(model, tensors):
     assert all(key.endswith("num_batches_tracked") for key in result.missing_keys)
 
 
-# 64 px makes every stage halve an even resolution, where symmetric padding and SAME differ.
-@pytest.mark.parametrize(("stem", "size"), [("imagenet", 64), ("cifar", 32)])
-@pytest.mark.parametrize("name", FEATURES)
+# 64 px makes every stage halve an even resolution, where symmetric padding and SAME differ. The
+# ResNets' CIFAR stem is compared with PyTorch where exports are tested.
+@pytest.mark.parametrize(
+    ("name", "stem", "size"),
+    [(name, "imagenet", 64) for name in FEATURES]
+    + [(name, "cifar", 32) for name in FEATURES if name != "resnet50"],
+)
 def test_logits_equal_those_of_an_independent_implementation_and_back(name, stem, size):
     encoder = models.create(name, 7, stem=stem, projection=SMALL_HEAD)
     bias_std = 1.0 if name == "mobilenet_v2" else 0.1  # ReLU6 must have something to clip

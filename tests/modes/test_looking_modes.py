@@ -1,12 +1,14 @@
 """The modes that look at runs, from the command line to the files."""
 
+import functools
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from cone_jax import command_line
+from cone_jax import command_line, workdir
 from cone_jax.command_line import Arguments
 from cone_jax.metric_writers import METRICS_FILE
 from cone_jax.sweeps import runner
@@ -14,7 +16,6 @@ from tests.analysis.test_run_comparison import make_run
 
 ROOT = Path(__file__).parent.parent.parent
 
-# One cell of one step: as small as a real sweep can be.
 SWEEP = """
 from cone_jax.sweeps import Cell, Sweep
 
@@ -140,23 +141,23 @@ def test_the_recipe_of_a_sweep_is_the_recipe(tmp_path):
     assert parse("--mode=compare", "--workdirs=a,b").workdir == Path("runs/compare")
 
 
-def test_a_real_sweep(main, tmp_path, capsys):
-    """A cell is trained, reported and entered into the table; the next start leaves it alone."""
+def test_a_sweep_fills_its_table_once(main, tmp_path, capsys, monkeypatch):
+    """A program stands for training; the real one is tested in tests/sweeps."""
+    program = "import sys; open(sys.argv[1] + '/result.json', 'w').write('{\"test/top1\": 0.5}')"
+    command = (sys.executable, "-c", program)
+    monkeypatch.setattr(runner, "carry_out", functools.partial(runner.carry_out, command=command))
     (tmp_path / "sweep.py").write_text(SWEEP)
     sweep, runs = f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'runs'}"
-    arguments = ["--mode=sweep", sweep, runs, "--config.evaluation.batch_size=360"]
+    arguments = ["--mode=sweep", sweep, runs, "--config.epochs=7", "--jobs=2"]
     assert main(arguments) == 0
-    directory = tmp_path / "runs" / "plain"
-    result = json.loads((directory / "result.json").read_text())
     printed = capsys.readouterr().out
     assert "[1/1] plain finished" in printed
-    assert f"| plain | {100 * result['test/top1']:.2f} | 76.9 |" in printed
-    assert "<h1>plain</h1>" in (directory / "report.html").read_text()
+    assert "| plain | 50.00 | 76.9 |" in printed
     assert (tmp_path / "runs" / "table.png").exists()
-    written = (directory / "result.json").stat().st_mtime_ns
+    config = workdir.load_config(tmp_path / "runs" / "plain")
+    assert (config.steps, config.epochs, config.objective.name) == (1, 7, "cross_entropy")
     assert main(arguments) == 0
     assert "1 of 1 runs are finished already" in capsys.readouterr().out
-    assert (directory / "result.json").stat().st_mtime_ns == written
 
 
 def test_failed_runs_are_exit_code_1_and_the_table_is_written(main, tmp_path, capsys, monkeypatch):

@@ -107,8 +107,9 @@ def test_a_cell_that_means_something_else_now_is_refused(tmp_path):
 def test_an_interrupted_sweep_takes_its_runs_along(tmp_path):
     """SIGTERM while a run goes on: it is asked once to stop, and those waiting do not begin."""
     program = """
-import pathlib, signal, sys, time
+import os, pathlib, signal, sys, time
 directory = pathlib.Path(sys.argv[1])
+(directory / "session").write_text(str(os.getsid(0)))
 def stop(number, frame):
     with (directory / "signals").open("a") as file:
         file.write(f"{number} ")
@@ -135,4 +136,6 @@ time.sleep(0.3)
         runner.carry_out(runs, jobs=1, say=print, finished=lambda: None, command=command)
     assert (tmp_path / "1" / "signals").read_text().split() == [str(int(signal.SIGTERM))]
     assert not (tmp_path / "2" / "ready").exists()
+    # A terminal's Ctrl-C would go to the whole session.
+    assert int((tmp_path / "1" / "session").read_text()) != os.getsid(0)
     assert signal.getsignal(signal.SIGTERM) is before
