@@ -14,7 +14,7 @@ runtime.use_compilation_cache()
 from rich.console import Console
 
 from cone_jax import command_line, distributed
-from cone_jax.errors import Interrupted, TrainingFailed, UserError
+from cone_jax.errors import Failure, Interrupted, UserError
 from cone_jax.modes import MODES
 
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     except Interrupted as stopped:
         command = shlex.join(["python", "main.py", *argv])
         errors.print(f"{stopped}; continue with: {command}")
-    except TrainingFailed as error:
+    except Failure as error:
         errors.print(f"failed: {error}")
         return 1
     return 0

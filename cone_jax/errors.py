@@ -33,5 +33,9 @@ class Interrupted(Exception):  # noqa: N818 - a request that was met, no error
         self.step = step
 
 
-class TrainingFailed(RuntimeError):  # noqa: N818 - names what happened
-    """The run cannot go on, through no mistake in the input's form; exit code 1."""
+class Failure(RuntimeError):  # noqa: N818 - names what happened
+    """Something went wrong through no mistake in the input's form; exit code 1."""
+
+
+class TrainingFailed(Failure):
+    """The run cannot go on."""

@@ -7,6 +7,7 @@ readers with any kind of colour vision tell apart; lines differ in their dashes 
 import contextlib
 import io
 import re
+import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ _RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 10.5,
     "text.color": INK,
+    "text.parse_math": False,  # a class may be called "$x"
     "axes.edgecolor": GRID,
     "axes.labelcolor": MUTED,
     "axes.titlecolor": INK,
@@ -72,7 +74,9 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 @contextlib.contextmanager
 def styled() -> Iterator[None]:
     """Figures are made inside of this."""
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(_RC), warnings.catch_warnings():
+        # Names in a script that the typeface lacks are boxes in a PNG, and right in a page.
+        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
         yield
 
 

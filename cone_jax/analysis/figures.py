@@ -1,7 +1,7 @@
 """The figures: numbers in, matplotlib figures out. Every axis has a label."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -65,12 +65,10 @@ def curves(
     *,
     y_label: str,
     title: str = "",
-    scale: Literal["linear", "log"] = "linear",
-    size: tuple[float, float] = (WIDTH, HEIGHT),
 ) -> Figure:
     """Metrics over training steps."""
     with styled():
-        figure = Figure(size, layout="constrained")
+        figure = Figure((WIDTH, HEIGHT), layout="constrained")
         axes = figure.subplots()
         for index, line in enumerate(lines):
             look = index if line.look is None else line.look
@@ -83,13 +81,12 @@ def curves(
                 color=colour,
                 linestyle=DASHES[look % len(DASHES)],
                 marker=marker,
-                label=line.label,
+                label=_in_legend(line.label),
             )
             if line.deviation is not None:
                 low, high = line.values - line.deviation, line.values + line.deviation
                 axes.fill_between(line.steps, low, high, color=colour, alpha=0.18, linewidth=0)
-        positive = all(np.all(line.values > 0) for line in lines)
-        axes.set(xlabel="step", ylabel=y_label, yscale=scale if positive else "linear")
+        axes.set(xlabel="step", ylabel=y_label)
         if title:
             axes.set_title(title)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -102,6 +99,20 @@ def curves(
     return figure
 
 
+def _in_legend(name: str) -> str:
+    """matplotlib leaves names that begin with an underscore out of its legends."""
+    return shorten(f" {name}" if name.startswith("_") else name, 30)
+
+
+def shorten(name: str, most: int) -> str:
+    """At most so many characters: an endless name would leave no room for the figure.
+
+    >>> shorten("Egyptian_Mau", 9), shorten("Sphynx", 9)
+    ('Egyptian…', 'Sphynx')
+    """
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 def _open_flat_range(axes: Axes, lines: Sequence[Line]) -> None:
     """Gives values that never change a range around them, from 0 where they are 0."""
     values = np.concatenate([line.values for line in lines]).astype(float)
@@ -110,10 +121,10 @@ def _open_flat_range(axes: Axes, lines: Sequence[Line]) -> None:
         axes.set_ylim((0.0, 1.0) if low == 0 else (low - 0.1 * abs(low), low + 0.1 * abs(low)))
 
 
-def embedding_maps(panels: Sequence[MapPanel], *, side: float = WIDTH) -> Figure:
+def embedding_maps(panels: Sequence[MapPanel]) -> Figure:
     """Maps side by side. Groups differ in colour and shape, and carry their names."""
     with styled():
-        figure = Figure((side * len(panels), side), layout="constrained")
+        figure = Figure((WIDTH * len(panels), WIDTH), layout="constrained")
         for axes, panel in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
         ):
@@ -128,9 +139,9 @@ def embedding_maps(panels: Sequence[MapPanel], *, side: float = WIDTH) -> Figure
                     marker=MARKERS[group % len(MARKERS)],
                     alpha=0.75,
                     linewidths=0,
-                    label=name,
+                    label=_in_legend(name),
                 )
-            axes.set_title(panel.title)
+            axes.set_title(shorten(panel.title, 44))
             axes.set(xlabel="t-SNE, first axis", ylabel="t-SNE, second axis", xticks=[], yticks=[])
             axes.margins(0.06)
             _name_groups(axes, panel)
@@ -145,9 +156,9 @@ def _name_groups(axes: Axes, panel: MapPanel) -> None:
     for group, name in enumerate(panel.names):
         points = panel.points[panel.groups == group]
         if len(points):
-            label = name if len(name) <= 14 else f"{name[:13]}…"
             x, y = np.median(points, axis=0)
             box = {"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": GRID}
+            label = shorten(name, 14)
             axes.text(x, y, label, ha="center", va="center", weight="bold", bbox=box)
 
 
@@ -161,7 +172,7 @@ def matrices(
     """
     rows, columns = panels[0].values.shape
     cell = 0.3 if rows > _MOST_NUMBERED else 0.44
-    names = max(len(name) for panel in panels for name in panel.rows)
+    names = min(max(len(name) for panel in panels for name in panel.rows), 28)
     width = 1.2 + 0.075 * names + max(cell * columns, 1.6)
     with styled():
         height = 1.3 + cell * rows + (0.4 if title else 0.0)
@@ -179,8 +190,10 @@ def _matrix(axes: Axes, panel: Matrix, number: str, colour_label: str) -> None:
     values = np.ma.masked_invalid(panel.values)
     mesh = axes.pcolormesh(values, cmap=_SHADES, edgecolors=PAPER, linewidth=1.5)
     rows, columns = panel.values.shape
-    axes.set_xticks(np.arange(columns) + 0.5, panel.columns)
-    axes.set_yticks(np.arange(rows) + 0.5, panel.rows)
+    row_names = [shorten(name, 28) for name in panel.rows]
+    column_names = [shorten(name, 16) for name in panel.columns]
+    axes.set_xticks(np.arange(columns) + 0.5, column_names)
+    axes.set_yticks(np.arange(rows) + 0.5, row_names)
     if max(map(len, panel.columns)) > 5 or columns > _MOST_NUMBERED:
         axes.tick_params(axis="x", rotation=40)
         for label in axes.get_xticklabels():
@@ -223,7 +236,12 @@ def positive_pull(rows: Sequence[PullRow], *, alpha_scale: float) -> Figure:
         )
         grid = figure.add_gridspec(len(rows), pictures + 1, width_ratios=[1] * pictures + [2.4])
         for index, row in enumerate(rows):
-            _picture(figure.add_subplot(grid[index, 0]), row.query, f"query\n{row.name}", INK)
+            _picture(
+                figure.add_subplot(grid[index, 0]),
+                row.query,
+                f"query\n{shorten(row.name, 14)}",
+                INK,
+            )
             for place, (picture, caption) in enumerate(row.shown, start=1):
                 _picture(figure.add_subplot(grid[index, place]), picture, caption, MUTED)
             axes = figure.add_subplot(grid[index, pictures])
@@ -232,6 +250,7 @@ def positive_pull(rows: Sequence[PullRow], *, alpha_scale: float) -> Figure:
             )
             axes.set(xlabel="cosine to the query", ylabel=f"α × {alpha_scale:g}")
             axes.set_yscale("symlog", linthresh=1e-3)
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     return figure
 
 

@@ -121,7 +121,11 @@ def _curves(
                 own = [symbol] if symbol else []
                 label = ", ".join([name, *own] if len(evidence) > 1 else own)
                 lines.append(Line(label, series.steps, series.values * factor))
-    return figures.curves(lines, y_label=y_label) if lines else None
+    if not lines:
+        return None
+    # A lone curve has no legend; its run is named all the same.
+    title = lines[0].label if len(lines) == 1 else ""
+    return figures.curves(lines, y_label=y_label, title=title)
 
 
 def _file_name(name: str) -> str:

@@ -158,7 +158,7 @@ def write(runs: Sequence[RecordedRun], directory: Path) -> Path:
     charts = []
     for overlay in overlays(groups):
         key, chart = overlay.metric.replace("/", "_"), overlay.chart
-        figure = figures.curves(overlay.lines, y_label=chart.y_label, scale=chart.scale)
+        figure = figures.curves(overlay.lines, y_label=chart.y_label)
         figure_style.save(figure, directory / "figures" / key)
         charts.append(page.chart(figure, key, overlay.title))
     note = "Bands and ± are one standard deviation over seeds. Each value is the last recorded."

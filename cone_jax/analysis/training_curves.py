@@ -4,7 +4,7 @@ Every metric of a run is in a chart: those not named here get one of their own.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -40,7 +40,6 @@ class Chart(NamedTuple):
     note: str = ""
     factor: float = 1.0
     digits: int = 4  # of the last value, in the caption
-    scale: Literal["linear", "log"] = "linear"
 
 
 CHARTS = (
@@ -131,7 +130,7 @@ def draw(run: RecordedRun, chart: Chart, names: Sequence[str]) -> Figure:
     for name in names:
         series = run.series(name)
         lines.append(Line(label(name), series.steps, series.values * chart.factor))
-    return figures.curves(lines, y_label=chart.y_label, scale=chart.scale)
+    return figures.curves(lines, y_label=chart.y_label)
 
 
 def _matches(pattern: str, name: str) -> bool:

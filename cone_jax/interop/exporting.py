@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from cone_jax import models
-from cone_jax.errors import UserError, closest
+from cone_jax.errors import Failure, UserError, closest
 from cone_jax.interop import (
     detectron2,
     exported_model,
@@ -35,7 +35,7 @@ TOLERANCE = 1e-4
 CHECKED_IMAGES = 3
 
 
-class ExportFailed(RuntimeError):  # noqa: N818 - says what happened
+class ExportFailed(Failure):
     """An export that does not compute what the original does."""
 
 

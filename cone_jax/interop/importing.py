@@ -116,12 +116,13 @@ def from_tensors(
         if layout != files.OWN_LAYOUT:
             value = state_dict.from_torch(path, value)
         shape = tuple(values[path].shape)
-        if path[-1] == "position" and value.shape != shape:
+        is_resized = path[-1] == "position" and value.shape != shape
+        if is_resized:
             value = _fit_positions(value, shape)
-            found["resized"].append(ours)
         if value.shape == shape:
             values[path] = value
             found["mapped"].append((ours, name))
+            found["resized"] += [ours] if is_resized else []
         elif path[1] == "classifier" and value.shape[:-1] == shape[:-1]:
             found["reinitialised"].append(ours)
         else:
@@ -161,8 +162,8 @@ def _names(
 
 
 def _fit_positions(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    side = round((shape[1] - 1) ** 0.5)
-    old = round((value.shape[1] - 1) ** 0.5)
+    """Positions of one square grid for another; anything else, such as two tokens, as it is."""
+    side, old = (round((count - 1) ** 0.5) for count in (shape[1], value.shape[1]))
     if old * old != value.shape[1] - 1:
         return value
     return np.asarray(deit.interpolate_positions(jnp.asarray(value), (side, side)))

@@ -1,6 +1,7 @@
 """Everything that training changes, in one pytree."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -101,7 +102,7 @@ def init_state(
         first_step=first_step,
         class_prior=class_prior,
     )
-    return _create_replicated(rng, learner=learner, config=FrozenConfigDict(config))
+    return _creator()(rng, learner=learner, config=FrozenConfigDict(config))
 
 
 def abstract_state(
@@ -134,7 +135,21 @@ def trainable(learner: Learner, params: Tree) -> Tree:
     return {"classifier": params["classifier"]} if learner.objective.needs.frozen else params
 
 
-@functools.partial(jax.jit, static_argnames=("learner", "config"))
+@functools.cache
+def _creator() -> Callable[..., TrainState]:
+    """`_create_replicated`, compiled once for each learner and config.
+
+    On a CPU without optimisation: LLVM takes ten seconds over the random numbers of a small
+    network otherwise, and they are drawn once.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    return jax.jit(
+        _create_replicated,
+        static_argnames=("learner", "config"),
+        compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
+    )
+
+
 def _create_replicated(rng: jax.Array, *, learner: Learner, config: FrozenConfigDict) -> TrainState:
     state = _create(rng, learner=learner, config=config)
     return jax.lax.with_sharding_constraint(state, sharding.replicated(learner.mesh))

@@ -26,7 +26,7 @@ def examples():
     return {
         "curves": figures.curves([*LINES, band], y_label="loss"),
         "one value": figures.curves([Line("a", STEPS[:1], STEPS[:1])], y_label="loss"),
-        "flat": figures.curves([Line("a", STEPS, np.zeros(5))], y_label="loss", scale="log"),
+        "flat": figures.curves([Line("a", STEPS, np.zeros(5))], y_label="loss"),
         "many classes": figures.embedding_maps([MapPanel("a", points, np.arange(24) % 12, names)]),
         "two maps": figures.embedding_maps(
             [MapPanel(t, points, np.arange(24) % 2, ["right", "wrong"]) for t in "ab"]
@@ -126,6 +126,23 @@ def test_inline_figures_take_colours_and_typeface_from_their_page(drawn):
         assert set(re.findall(r'(?:href="#|url\(#)([^")]*)', text)) <= ids
     legend = figure_style.inline_svg(drawn["curves"], "x", "")
     assert "run &lt;0&gt;" in legend
+
+
+def test_names_of_any_kind():
+    """Formulas that are none, names that matplotlib would hide, other scripts, endless ones."""
+    names = [r"$\frac{", "_background", "犬", "a" * 60, "<&>"]
+    lines = [Line(name, STEPS, STEPS * (i + 1.0)) for i, name in enumerate(names)]
+    points = np.random.default_rng(0).normal(size=(20, 2))
+    square = Matrix("", np.eye(5), names, names, "r", "c")
+    for figure in (
+        figures.curves(lines, y_label="loss"),
+        figures.embedding_maps([MapPanel("$", points, np.arange(20) % 5, names)]),
+        figures.embedding_maps([MapPanel("$", points, np.arange(20) % 3, names[:3])]),
+        figures.matrices([square], number="{:.0f}"),
+    ):
+        text = figure_style.inline_svg(figure, "x", "")
+        for name in (r"$\frac{", "_background", "犬"):
+            assert name in text
 
 
 def test_the_page_knows_every_colour():

@@ -1,5 +1,7 @@
 """What is connected to what in the encoder."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from cone_jax import models
 from cone_jax.errors import UserError
 from cone_jax.models import Classifier, Projection
+from tests.models import random_variables
 
 IMAGES = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8, 8, 3)), jnp.float32)
 
@@ -15,12 +18,17 @@ IMAGES = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8, 8, 3)), jnp.flo
 def build(**options):
     options = {"projection": Projection(dim=6, hidden=12)} | options
     encoder = models.create("resnet8", 5, stem="cifar", width=4, **options)
-    return encoder, encoder.init(jax.random.key(0), IMAGES, train=False)
+    return encoder, random_variables.draw(encoder, 8)
+
+
+def evaluate(encoder, variables, images=IMAGES):
+    run = random_variables.quick_jit(functools.partial(encoder.apply, train=False))
+    return run(variables, images)
 
 
 def test_classifier_sees_the_unnormalised_embedding_by_default():
     encoder, variables = build()
-    out = encoder.apply(variables, IMAGES, train=False)
+    out = evaluate(encoder, variables)
     centres = variables["params"]["classifier"]
     np.testing.assert_allclose(
         out.logits, out.embedding @ centres["kernel"] + centres["bias"], atol=1e-5
@@ -30,7 +38,7 @@ def test_classifier_sees_the_unnormalised_embedding_by_default():
 
 def test_cosine_classifier_sees_unit_embeddings_and_may_have_no_bias():
     encoder, variables = build(classifier=Classifier(kind="cosine", bias=False))
-    out = encoder.apply(variables, IMAGES, train=False)
+    out = evaluate(encoder, variables)
     unit = out.embedding / jnp.linalg.norm(out.embedding, axis=1, keepdims=True)
     centres = variables["params"]["classifier"]
     assert set(centres) == {"kernel"}
@@ -39,7 +47,7 @@ def test_cosine_classifier_sees_unit_embeddings_and_may_have_no_bias():
 
 def test_classifier_on_features_leaves_the_embedding_to_the_contrast():
     encoder, variables = build(classifier=Classifier(input="features"))
-    out = encoder.apply(variables, IMAGES, train=False)
+    out = evaluate(encoder, variables)
     centres = variables["params"]["classifier"]
     np.testing.assert_allclose(
         out.logits, out.features @ centres["kernel"] + centres["bias"], atol=1e-5
@@ -49,7 +57,7 @@ def test_classifier_on_features_leaves_the_embedding_to_the_contrast():
 
 def test_without_projection_the_embedding_is_the_features():
     encoder, variables = build(projection=None)
-    out = encoder.apply(variables, IMAGES, train=False)
+    out = evaluate(encoder, variables)
     np.testing.assert_array_equal(out.embedding, out.features)
     assert "projection" not in variables["params"]
 
@@ -64,9 +72,7 @@ def test_head_has_as_many_hidden_layers_as_asked(layers):
 
 def test_head_width_follows_the_released_rule():
     encoder = models.create("resnet50", 10)
-    shapes = jax.eval_shape(
-        lambda: encoder.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=False)
-    )
+    shapes = models.abstract_variables(encoder, 32)
     assert shapes["params"]["projection"]["linear1"]["kernel"].shape == (2048, 4096)
 
 
@@ -74,8 +80,8 @@ def test_bfloat16_computes_in_half_and_returns_float32():
     encoder, variables = build(dtype=jnp.bfloat16)
     reference, _ = build()
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
-    out = encoder.apply(variables, IMAGES, train=False)
-    exact = reference.apply(variables, IMAGES, train=False)
+    out = evaluate(encoder, variables)
+    exact = evaluate(reference, variables)
     assert {leaf.dtype for leaf in out if leaf is not None} == {jnp.dtype("float32")}
     difference = np.abs(out.logits - exact.logits).max()
     assert 0 < difference < 0.1
@@ -83,14 +89,15 @@ def test_bfloat16_computes_in_half_and_returns_float32():
 
 def test_train_mode_uses_the_batch_and_moves_the_statistics():
     encoder, variables = build()
-    _, updated = encoder.apply(variables, IMAGES, train=True, mutable=["batch_stats"])
+    train = functools.partial(encoder.apply, train=True, mutable=["batch_stats"])
+    _, updated = random_variables.quick_jit(train)(variables, IMAGES)
     old, new = (
         variables["batch_stats"]["backbone"]["bn1"],
         updated["batch_stats"]["backbone"]["bn1"],
     )
     assert not np.allclose(old["mean"], new["mean"])
-    one = encoder.apply(variables, IMAGES[:1], train=False).logits
-    every = encoder.apply(variables, IMAGES, train=False).logits
+    one = evaluate(encoder, variables, IMAGES[:1]).logits
+    every = evaluate(encoder, variables).logits
     np.testing.assert_allclose(one, every[:1], atol=1e-5)
 
 

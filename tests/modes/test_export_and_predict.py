@@ -1,0 +1,76 @@
+"""From a run to an export to classes of pictures, as the command line does it."""
+
+import io
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from cone_jax import command_line, workdir
+from cone_jax.checkpointing import Checkpoints
+from cone_jax.errors import UserError
+from cone_jax.modes.export import export
+from cone_jax.modes.predict import predict
+from cone_jax.training import learner
+from tests.models import random_variables
+
+
+@pytest.fixture
+def run(tiny_config, tmp_path):
+    """A directory as training leaves it, with a network that knows nothing."""
+    encoder = learner.build_encoder(tiny_config.model, 10)
+    workdir.claim(tmp_path / "run", tiny_config)
+    with Checkpoints(tmp_path / "run") as checkpoints:
+        state = jax.tree.map(jnp.asarray, random_variables.draw(encoder, 8))
+        checkpoints.save(5, state, {}, {})
+    return tmp_path / "run"
+
+
+def call(mode, directory, **flags):
+    """What the mode prints."""
+    output = io.StringIO()
+    defaults = {name: default for name, (default, _) in command_line.FLAGS.items()}
+    arguments = command_line.Arguments("", "", None, directory, defaults | flags)
+    mode(arguments, Console(file=output, width=200))
+    return output.getvalue()
+
+
+def test_a_run_and_its_export_print_and_write_the_same(run, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for index in range(2):
+        pixels = np.random.default_rng(index).integers(0, 256, (9, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{index}.png")
+    (tmp_path / "broken.jpg").write_bytes(b"")
+    images = f"{tmp_path / 'photos'},{tmp_path / 'broken.jpg'}"
+    assert "step 5; read back, same logits" in call(export, run, format="orbax")
+    texts = []
+    for directory in (run, run / "exports" / "orbax"):
+        texts.append(call(predict, directory, images=images, output=str(tmp_path / "out.jsonl")))
+        rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        assert [len(row["classes"]) for row in rows] == [5, 5, 0]
+        first = (
+            f"{rows[0]['classes'][0]} {rows[0]['probabilities'][0]:.1%}, {rows[0]['classes'][1]}"
+        )
+        assert f"photos/0.png: {first}" in texts[-1]
+        assert "broken.jpg: cannot be read" in texts[-1]
+    assert texts[0] == texts[1]
+    call(predict, run, images=str(tmp_path / "photos"))
+    assert (run / "predictions.csv").read_text().startswith("path,class_1,probability_1")
+
+
+def test_mistakes_are_named_before_anything_is_computed(run, tmp_path):
+    picture = tmp_path / "a.png"
+    Image.new("RGB", (8, 8)).save(picture)
+    for flags, message in (
+        ({}, "--images is empty"),
+        ({"images": "nowhere.png"}, r"--images \(nowhere.png\) does not exist"),
+        ({"images": str(picture), "output": "x.txt"}, r"--output \(x.txt\) must end in .csv or"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call(predict, run, **flags)
+    with pytest.raises(UserError, match=r"--format \('tflite'\) is unknown"):
+        call(export, run, format="tflite")
