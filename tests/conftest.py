@@ -13,10 +13,18 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 import jax
 import numpy as np
 import pytest
+from hypothesis import settings
 from ml_collections import ConfigDict
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")
+
+
+# CI repeats the same examples, so that a change is judged by its own tests; elsewhere Hypothesis
+# looks for new ones.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 @pytest.fixture
