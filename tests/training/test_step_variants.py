@@ -80,15 +80,13 @@ def test_a_frozen_network_changes_in_its_classifier_alone(separable_config):
 
 def test_large_margins_may_be_measured_in_the_images(separable_config):
     losses = []
-    for layers in (("features",), ("images",), ("images", "features")):
-        separable_config.objective.large_margin.layers = layers
-        _, [(_, _, metrics)] = first_steps(
-            separable_config.copy_and_resolve_references(), "large_margin"
-        )
+    for layers in (("features",), ("images",)):
+        config = separable_config.copy_and_resolve_references()
+        config.objective.large_margin.layers = layers
+        _, [(_, state, metrics)] = first_steps(config, "large_margin")
         losses.append(float(metrics["loss_margin"]))
-    in_features, in_images, in_both = losses
-    assert in_features != pytest.approx(in_images, rel=1e-2)
-    assert in_both == pytest.approx((in_features + in_images) / 2, rel=1e-3)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+    assert losses[0] != pytest.approx(losses[1], rel=1e-2)
 
 
 def test_class_prior_is_counted_from_the_training_labels(separable_config, tmp_path):
