@@ -29,12 +29,14 @@ def split(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(DATA_AXIS))
 
 
-def check_divisible(field: str, batch_size: int, mesh: Mesh) -> None:
-    """A batch must give every device the same number of rows."""
-    if batch_size % mesh.size:
-        nearest = max(batch_size // mesh.size, 1) * mesh.size
+def check_divisible(field: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
+    """Each of a batch's parts must give every device the same number of rows."""
+    if batch_size % (mesh.size * parts):
+        nearest = max(batch_size // (mesh.size * parts), 1) * mesh.size * parts
+        times = f" times accumulate ({parts})" if parts > 1 else ""
         raise UserError(
-            f"{field} ({batch_size}) must be a multiple of the {mesh.size} devices, e.g. {nearest}"
+            f"{field} ({batch_size}) must be a multiple of the {mesh.size} devices{times}, "
+            f"e.g. {nearest}"
         )
 
 

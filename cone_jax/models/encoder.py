@@ -8,7 +8,7 @@ similarities and the bank use its unit-norm version (`cone_jax.losses.normalise`
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -137,19 +137,33 @@ class Encoder(nn.Module):
         if self.spec.predictor is not None:
             second_head = ProjectionHead(self.spec.predictor, make, name="predictor")
             prediction = second_head(embedding).astype(jnp.float32)
+        classified = embedding if self.spec.classifier.input == "embedding" else features
+        logits = self._class_centres(classified.shape[-1])(self._as_classified(classified))
+        return EncoderOutput(features, embedding, logits, prediction)
+
+    @nn.nowrap
+    def classify(self, variables: Mapping[str, Any], seen: jax.Array) -> jax.Array:
+        """Logits of what the classifier sees: embeddings [B, D], or features [B, d]."""
+        centres = {"params": variables["params"]["classifier"]}
+        layer = self._class_centres(seen.shape[-1])
+        return cast(jax.Array, layer.apply(centres, self._as_classified(seen)))
+
+    @nn.nowrap
+    def _as_classified(self, seen: jax.Array) -> jax.Array:
+        return losses.normalise(seen) if self.spec.classifier.kind == "cosine" else seen
+
+    @nn.nowrap
+    def _class_centres(self, width: int) -> nn.Dense:
         classifier = self.spec.classifier
-        seen = embedding if classifier.input == "embedding" else features
         # An architecture's published initialisation is that of a layer on its own features.
-        std = getattr(self.backbone, "classifier_std", None) if seen is features else None
-        if classifier.kind == "cosine":
-            seen = losses.normalise(seen)
+        own = self.spec.projection is None or classifier.input == "features"
+        std = getattr(self.backbone, "classifier_std", None) if own else None
         # Class centres stay in float32: they decide, and they cost nothing.
-        logits = dataclasses.replace(self.make, dtype=jnp.float32).linear(
+        return dataclasses.replace(self.make, dtype=jnp.float32).linear(
             self.spec.num_classes,
-            fan_in=seen.shape[-1],
+            fan_in=width,
             use_bias=classifier.bias,
             kernel_init=nn.initializers.normal(std) if std else None,
             bias_init=nn.initializers.zeros if std else None,
             name="classifier",
-        )(seen)
-        return EncoderOutput(features, embedding, logits, prediction)
+        )

@@ -39,6 +39,7 @@ class Cmsf:
             key=True,
             bank=True,
             bank_first=True,
+            whole_batch=True,  # it enters the bank at once
             embedding=True,
             predictor=True,
             classifier=self.ce_weight > 0,

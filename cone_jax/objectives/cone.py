@@ -37,6 +37,9 @@ class Anchors(NamedTuple):
 # The label of a sample's own key among its anchors: a positive whatever the sample's label.
 OWN_KEY = -2
 
+# Queries of a batch whose neighbours are looked up exactly as well, to know what was missed.
+RECALL_ROWS = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class Cone:
@@ -130,6 +133,7 @@ class Cone:
         m_p = _mean_gap(anchors, positive, self.sup_temperature)
         m_n = _mean_gap(anchors, anchors.valid & ~positive, self.sup_temperature)
         return sup, {
+            **self._recall(inputs),
             "positives": jnp.mean(jnp.sum(positive, axis=-1, dtype=jnp.float32)),
             "purity": jnp.sum(positive) / jnp.maximum(jnp.sum(anchors.valid), 1),
             "without_positive": jnp.mean(~jnp.any(positive, axis=-1)),
@@ -159,6 +163,15 @@ class Cone:
             valid=jnp.concatenate([jnp.ones(own.shape, bool), anchors.valid], axis=-1),
         )
 
+    def _recall(self, inputs: StepInputs) -> Metrics:
+        """How many of the true neighbours an approximate selection finds, for a few queries."""
+        bank = inputs.bank
+        if bank is None or bank.recall_target == 1.0 or self.anchors != "nearest":
+            return {}
+        query = jax.lax.stop_gradient(losses.normalise(inputs.query.embedding[:RECALL_ROWS]))
+        ids = None if inputs.exclude_ids is None else inputs.exclude_ids[:RECALL_ROWS]
+        return {"neighbour_recall": memory_bank.recall(bank, query, self.neighbours, ids)}
+
     def _contrast_rows(
         self, anchors: Anchors, positive: Bool[Array, "B A"]
     ) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
@@ -181,6 +194,7 @@ class Cone:
             losses.normalise(inputs.key.embedding),
             temperature=self.dc_temperature,
             exclude_ids=inputs.exclude_ids,
+            classify=inputs.classify_key,
         )
         sees_bank = jnp.any(memory_bank.valid_rows(inputs.bank, inputs.exclude_ids), axis=-1)
         per_sample = losses.distributional_consistency(targets, inputs.query.logits)

@@ -33,7 +33,7 @@ class JointSupCon:
 
     @property
     def needs(self) -> Needs:
-        return Needs(views="query_key", key=True, bank=True, embedding=True)
+        return Needs(views="query_key", key=True, bank=True, whole_batch=True, embedding=True)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         anchors = contrast_set(inputs)

@@ -46,6 +46,7 @@ class Nnclr:
             views="any" if by_key else "rows",
             key=by_key,
             bank=True,
+            whole_batch=True,
             embedding=True,
             predictor=True,
             classifier=self.ce_weight > 0,

@@ -43,6 +43,7 @@ class Needs:
     class_centres: bool = False  # the classifier's weights, and what they are applied to
     layers: tuple[Layer, ...] = ()  # activations, and the network from each on
     class_prior: bool = False  # how frequent each class is in the training set
+    whole_batch: bool = False  # rows are compared with each other: a batch cannot be taken in parts
     mixed_labels: bool = False  # can learn from MixUp and CutMix; provided when those are on
     frozen: bool = False  # everything but the classifier stays as it is, BatchNorm included
 
@@ -80,6 +81,9 @@ class StepInputs(NamedTuple):
     step: Int[Array, ""]
     key: EncoderOutput | None = None
     bank: MemoryBank | None = None  # as it was before this step, unless `needs.bank_first`
+    # What the key's classifier says today of embeddings [K, D]: probabilities [K, C]. Comes with
+    # `needs.bank_probs`, for banks that do not store them.
+    classify_key: Callable[[jax.Array], jax.Array] | None = None
     exclude_ids: Int[Array, " B"] | None = None  # records whose bank rows a sample must not see
     mixed: MixedLabels | None = None
     class_centres: ClassCentres | None = None

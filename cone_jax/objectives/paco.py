@@ -38,6 +38,7 @@ class PaCo:
             views="query_key",
             key=True,
             bank=True,
+            whole_batch=True,
             embedding=True,
             class_prior=self.prior == "data",
         )

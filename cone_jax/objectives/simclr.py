@@ -27,7 +27,7 @@ class SimClr:
 
     @property
     def needs(self) -> Needs:
-        return Needs(views="rows", embedding=True, classifier=False)
+        return Needs(views="rows", whole_batch=True, embedding=True, classifier=False)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         z = losses.normalise(inputs.query.embedding)

@@ -35,6 +35,8 @@ class Learner:
     averaging: Averaging | None
     mixing: Mixing | None
     exclude_self: bool
+    accumulate: int  # parts that a batch is taken in, one after another
+    skip_nonfinite: bool  # an update that is not finite is not made
     class_prior: tuple[float, ...] | None
     first_step: int  # of the stage
     steps_per_epoch: int
@@ -87,6 +89,8 @@ def _build(
         ),
         mixing=mixing if mixing.mixup_alpha or mixing.cutmix_alpha else None,
         exclude_self=config.bank.exclude_self,
+        accumulate=config.accumulate,
+        skip_nonfinite=config.nonfinite.policy == "skip",
         class_prior=class_prior,
         first_step=first_step,
         steps_per_epoch=steps_per_epoch,

@@ -41,4 +41,5 @@ def _linear_stage(config: ConfigDict) -> ConfigDict:
         stage.data.train_transforms = settings.train_transforms
     stage.mixing.mixup_alpha = stage.mixing.cutmix_alpha = 0.0
     stage.average.decay = 0.0
+    stage.accumulate = 1  # a frozen network needs little memory
     return stage.lock()

@@ -22,7 +22,7 @@ Tree = Any
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """The state between two steps; replicated over all devices.
+    """The state between two steps; replicated over all devices, unless the bank is split.
 
     The fields of the momentum network and the bank are None for an objective that has no use
     for them, `averaged` unless the config asks for it. `learner` is not data: it holds the
@@ -54,6 +54,18 @@ class TrainState(flax.struct.PyTreeNode):
     def evaluated(self) -> dict[str, Tree]:
         """The network that is evaluated and deployed: the averaged one where there is one."""
         return self.variables if self.averaged is None else self.averaged
+
+    def network(self, name: str) -> dict[str, Tree]:
+        """The network of that name in `evaluator.NETWORKS`."""
+        if name == "averaged":
+            assert self.averaged is not None
+            return self.averaged
+        networks = {
+            "evaluated": self.evaluated,
+            "query": self.variables,
+            "key": self.key_variables,
+        }
+        return networks[name]
 
     def with_weights(self, variables: dict[str, Tree]) -> "TrainState":
         """The state with the network, its momentum copy and its average replaced.
@@ -126,8 +138,20 @@ def abstract_state(
     )
     create = functools.partial(_create, learner=learner, config=config)
     shapes = jax.eval_shape(create, jax.random.key(0))
-    place = sharding.replicated(mesh)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes)
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        shapes,
+        shardings(shapes),
+    )
+
+
+def shardings(state: TrainState) -> TrainState:
+    """Where each array of the state is: on every device, but for the rows of a split bank."""
+    mesh = state.learner.mesh
+    places = jax.tree.map(lambda _: sharding.replicated(mesh), state)
+    if state.bank is None:
+        return places
+    return places.replace(bank=memory_bank.shardings(state.bank, mesh))
 
 
 def trainable(learner: Learner, params: Tree) -> Tree:
@@ -137,22 +161,22 @@ def trainable(learner: Learner, params: Tree) -> Tree:
 
 @functools.cache
 def _creator() -> Callable[..., TrainState]:
-    """`_create_replicated`, compiled once for each learner and config.
+    """`_create_placed`, compiled once for each learner and config.
 
     On a CPU without optimisation: LLVM takes ten seconds over the random numbers of a small
     network otherwise, and they are drawn once.
     """
     on_cpu = jax.default_backend() == "cpu"
     return jax.jit(
-        _create_replicated,
+        _create_placed,
         static_argnames=("learner", "config"),
         compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
     )
 
 
-def _create_replicated(rng: jax.Array, *, learner: Learner, config: FrozenConfigDict) -> TrainState:
+def _create_placed(rng: jax.Array, *, learner: Learner, config: FrozenConfigDict) -> TrainState:
     state = _create(rng, learner=learner, config=config)
-    return jax.lax.with_sharding_constraint(state, sharding.replicated(learner.mesh))
+    return jax.lax.with_sharding_constraint(state, shardings(state))
 
 
 def _create(rng: jax.Array, *, learner: Learner, config: ConfigDict) -> TrainState:
@@ -168,7 +192,7 @@ def _create(rng: jax.Array, *, learner: Learner, config: ConfigDict) -> TrainSta
         opt_state=learner.optimizer.init(trainable(learner, params)),
         ema_params=params if needs.key else None,
         ema_batch_stats=batch_stats if needs.key else None,
-        bank=_init_bank(config.bank, bank_rng, output, needs) if needs.bank else None,
+        bank=_init_bank(config.bank, bank_rng, output, needs, learner.mesh) if needs.bank else None,
         averaged={"params": params, "batch_stats": batch_stats} if learner.averaging else None,
         rng=jax.random.key_data(step_rng),
         learner=learner,
@@ -176,11 +200,16 @@ def _create(rng: jax.Array, *, learner: Learner, config: ConfigDict) -> TrainSta
 
 
 def _init_bank(
-    settings: ConfigDict, rng: jax.Array, output: EncoderOutput, needs: Needs
+    settings: ConfigDict, rng: jax.Array, output: EncoderOutput, needs: Needs, mesh: Mesh
 ) -> MemoryBank:
-    num_classes = output.logits.shape[-1] if needs.bank_probs else 0
-    shape = (settings.size, output.embedding.shape[-1], num_classes)
-    dtype = jnp.dtype(settings.probs_dtype)
-    if settings.init == "official":
-        return memory_bank.init_official(rng, *shape, dtype)
-    return memory_bank.init(*shape, dtype)
+    stored = needs.bank_probs and settings.probs == "stored"
+    bank = memory_bank.init(
+        settings.size,
+        dim=output.embedding.shape[-1],
+        num_classes=output.logits.shape[-1] if stored else 0,
+        dtype=jnp.dtype(settings.probs_dtype),
+        mesh=mesh if settings.sharding == "sharded" else None,
+        keep_norms=needs.bank_probs and not stored,
+        recall_target=settings.recall_target,
+    )
+    return memory_bank.init_official(rng, bank) if settings.init == "official" else bank

@@ -1,38 +1,15 @@
 """One step of training: a pure function of state and batch, compiled once, state donated."""
 
-from typing import Any, NamedTuple
-
 import jax
 import jax.numpy as jnp
 import optax
 
-from cone_jax import losses, memory_bank, momentum, sharding
-from cone_jax.data import mixing
-from cone_jax.data.normalisation import normalise_images
+from cone_jax import memory_bank, momentum, sharding
 from cone_jax.memory_bank import MemoryBank
-from cone_jax.models import EncoderOutput
-from cone_jax.objectives import Activation, ClassCentres, Metrics, MixedLabels, StepInputs
-from cone_jax.training.learner import Learner
-from cone_jax.training.train_state import TrainState, trainable
-
-Batch = dict[str, jax.Array]
-
-
-class Rows(NamedTuple):
-    """A batch as the objective wants it: R rows, one or two of each sample."""
-
-    query_images: jax.Array  # [R, H, W, 3] normalised
-    key_images: jax.Array
-    labels: jax.Array  # [R]
-    ids: jax.Array  # [R]
-    mixed: MixedLabels | None
-
-    @property
-    def main_labels(self) -> jax.Array:
-        """The label that each image has most of."""
-        if self.mixed is None:
-            return self.labels
-        return jnp.where(self.mixed.weight >= 0.5, self.labels, self.mixed.labels)
+from cone_jax.objectives import Metrics
+from cone_jax.training import atomic_update, batch_pass
+from cone_jax.training.batch_pass import Batch, Passed
+from cone_jax.training.train_state import TrainState, Tree, shardings, trainable
 
 
 def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -44,159 +21,92 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
     The order is that of the method: average, key, query, loss against the bank as it was,
     optimiser, enqueue.
     """
-    learner, needs = state.learner, state.learner.objective.needs
+    learner, needs, before = state.learner, state.learner.objective.needs, state
     step = state.step - learner.first_step
-    rngs = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step), 3)
-    rows = _arrange(learner, batch, rngs[0])
+    rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
     m = learner.key_momentum(step)
-    key = None
-    if needs.key:
-        if not learner.key_after_update:
-            state = state.replace(ema_params=momentum.update(state.ema_params, state.params, m))
-        key, ema_batch_stats = _forward(learner, state.key_variables, rows.key_images, rngs[1])
-        state = state.replace(ema_batch_stats=ema_batch_stats)
-        if needs.bank_first:
-            state = state.replace(bank=_remember(state, key, rows))
+    if needs.key and not learner.key_after_update:
+        state = state.replace(ema_params=momentum.update(state.ema_params, state.params, m))
 
-    def loss_function(trained: Any) -> tuple[jax.Array, tuple[Metrics, EncoderOutput, Any]]:
-        variables = {"params": {**state.params, **trained}, "batch_stats": state.batch_stats}
-        query, batch_stats = _forward(learner, variables, rows.query_images, rngs[2])
-        inputs = _step_inputs(state, rows, query, key, variables, rngs[2])
-        loss, metrics = learner.objective(inputs)
-        return loss, (metrics, query, batch_stats)
-
+    run = _in_parts if learner.accumulate > 1 else batch_pass.run
+    passed = run(state, batch, rng)
+    state = passed.state
     trained = trainable(learner, state.params)
-    (loss, (metrics, query, batch_stats)), gradients = jax.value_and_grad(
-        loss_function, has_aux=True
-    )(trained)
-    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, trained)
+    updates, opt_state = learner.optimizer.update(passed.gradients, state.opt_state, trained)
     params = {**state.params, **optax.apply_updates(trained, updates)}
     metrics = {
-        "loss": loss,
-        **metrics,
+        **passed.metrics,
         "learning_rate": jnp.asarray(learner.learning_rate(step), jnp.float32),
-        "gradient_norm": optax.tree.norm(gradients),
+        "gradient_norm": optax.tree.norm(passed.gradients),
     }
-    if needs.classifier:
-        metrics["top1"] = jnp.mean(jnp.argmax(query.logits, axis=-1) == rows.main_labels)
     if needs.key:
         metrics["ema_momentum"] = m
         if learner.key_after_update:
             state = state.replace(ema_params=momentum.update(state.ema_params, params, m))
-    if needs.bank and not needs.bank_first:
-        source = query if key is None else key
-        state = state.replace(bank=_remember(state, source, rows))
-    state = state.replace(
-        step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state
-    )
+    state = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
     if learner.averaging:
         averaged = learner.averaging.update(state.averaged, state.variables, step + 1)
         state = state.replace(averaged=averaged)
+
+    finite = jnp.isfinite(metrics["gradient_norm"])
+    if learner.skip_nonfinite:
+        finite = atomic_update.all_finite((state.replace(bank=None), metrics, passed.keys))
+    if needs.bank:
+        state = state.replace(bank=_remember(before, passed, finite))
+    if learner.skip_nonfinite:
+        state, metrics = atomic_update.keep_if(finite, before, state, metrics)
     # Without this the compiler is free to leave parts of the state split over devices.
-    return jax.lax.with_sharding_constraint((state, metrics), sharding.replicated(learner.mesh))
+    placed = jax.lax.with_sharding_constraint(state, shardings(state))
+    return placed, jax.lax.with_sharding_constraint(metrics, sharding.replicated(learner.mesh))
 
 
-def _arrange(learner: Learner, batch: Batch, rng: jax.Array) -> Rows:
-    """Normalises, mixes, and lays out the views as rows where the objective wants that."""
-    images = normalise_images(batch["image"], learner.mean, learner.std)
-    views = (images[:, 0], images[:, 1]) if images.ndim == 5 else (images,)
-    labels, ids, mixed = batch["label"], batch["id"], None
-    if learner.mixing:
-        settings = learner.mixing
-        result = mixing.mix(
-            rng,
-            views,
-            labels,
-            mixup_alpha=settings.mixup_alpha,
-            cutmix_alpha=settings.cutmix_alpha,
-            switch=settings.switch,
-        )
-        views, mixed = result.images, MixedLabels(result.labels_b, result.weight)
-    if learner.objective.needs.views != "rows":
-        return Rows(views[0], views[-1], labels, ids, mixed)
-    # Views next to each other: rows stay on the device that has their sample.
-    pairs = jnp.stack(views, axis=1)
-    rows = pairs.reshape(-1, *pairs.shape[2:])
-    labels, ids, mixed = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), (labels, ids, mixed))
-    return Rows(rows, rows, labels, ids, mixed)
+def _remember(before: TrainState, passed: Passed, finite: jax.Array) -> MemoryBank:
+    """The bank with the keys of this batch, unless something about them is not finite.
 
-
-def _forward(
-    learner: Learner, variables: dict[str, Any], images: jax.Array, rng: jax.Array
-) -> tuple[EncoderOutput, Any]:
-    """A train-mode pass: BatchNorm uses and records the statistics of this batch.
-
-    A frozen network is used as in evaluation instead.
+    That is known when the gradient is, for which the bank has been read to the end. So its rows
+    can be overwritten in place; were they free to change earlier, XLA would copy it first.
     """
-    train = not learner.objective.needs.frozen
-    output, updated = learner.encoder.apply(
-        variables, images, train=train, mutable=["batch_stats"], rngs={"dropout": rng}
+    assert before.bank is not None and passed.state.bank is not None
+    if before.learner.objective.needs.bank_first and not before.learner.skip_nonfinite:
+        return passed.state.bank
+    return memory_bank.enqueue(before.bank, **passed.keys, when=finite)
+
+
+def _in_parts(state: TrainState, batch: Batch, rng: jax.Array) -> Passed:
+    """The batch in `accumulate` parts, one after another, for the memory of one.
+
+    Gradients and metrics are averaged; BatchNorm sees a part at a time; all parts see the bank
+    as it was, and their keys are remembered together.
+    """
+    count = state.learner.accumulate
+
+    def parts(x: jax.Array) -> jax.Array:
+        # Part p has the rows p, p + count, ...: as many from each device as from the others.
+        return x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)
+
+    def add(
+        carry: tuple[Tree, Tree, Tree], part: tuple[jax.Array, Batch]
+    ) -> tuple[tuple[Tree, Tree, Tree], tuple[Metrics, dict[str, jax.Array]]]:
+        batch_stats, ema_batch_stats, gradients = carry
+        within = state.replace(batch_stats=batch_stats, ema_batch_stats=ema_batch_stats)
+        index, rows = part
+        passed = batch_pass.run(within, rows, jax.random.fold_in(rng, index))
+        total = jax.tree.map(jnp.add, gradients, passed.gradients)
+        after = passed.state
+        return (after.batch_stats, after.ema_batch_stats, total), (passed.metrics, passed.keys)
+
+    nothing = jax.tree.map(jnp.zeros_like, trainable(state.learner, state.params))
+    (batch_stats, ema_batch_stats, total), (metrics, keys) = jax.lax.scan(
+        add,
+        (state.batch_stats, state.ema_batch_stats, nothing),
+        (jnp.arange(count), jax.tree.map(parts, batch)),
     )
-    return output, updated.get("batch_stats", {})
-
-
-def _step_inputs(
-    state: TrainState,
-    rows: Rows,
-    query: EncoderOutput,
-    key: EncoderOutput | None,
-    variables: dict[str, Any],
-    rng: jax.Array,
-) -> StepInputs:
-    """What the objective asks for, and nothing else."""
-    learner, needs = state.learner, state.learner.objective.needs
-    step = state.step - learner.first_step
-    centres = None
-    if needs.class_centres:
-        classifier = learner.encoder.spec.classifier
-        seen = query.embedding if classifier.input == "embedding" else query.features
-        centres = ClassCentres(seen, variables["params"]["classifier"]["kernel"])
-
-    def from_features(features: jax.Array) -> jax.Array:
-        output, _ = learner.encoder.apply(
-            variables,
-            features,
-            train=True,
-            mutable=["batch_stats"],
-            rngs={"dropout": rng},
-            method="from_features",
-        )
-        return output.logits
-
-    def from_images(images: jax.Array) -> jax.Array:
-        return _forward(learner, variables, images, rng)[0].logits
-
-    layers = {
-        "images": Activation(rows.query_images, from_images),
-        "features": Activation(query.features, from_features),
-    }
-    return StepInputs(
-        query=query,
-        labels=rows.labels,
-        epoch=step // learner.steps_per_epoch,
-        step=step,
-        key=key,
-        bank=state.bank,
-        exclude_ids=rows.ids if learner.exclude_self else None,
-        mixed=rows.mixed,
-        class_centres=centres,
-        layers={name: layers[name] for name in needs.layers} if needs.layers else None,
-        class_prior=jnp.asarray(learner.class_prior) if needs.class_prior else None,
-    )
-
-
-def _remember(state: TrainState, output: EncoderOutput, rows: Rows) -> MemoryBank:
-    """The bank with the keys of this batch, or with the query's first views without a key."""
-    assert state.bank is not None
-    needs = state.learner.objective.needs
-    stride = 2 if needs.views == "rows" and not needs.key else 1
-    probs = jax.nn.softmax(output.logits)[::stride] if needs.bank_probs else None
-    return memory_bank.enqueue(
-        state.bank,
-        losses.normalise(output.embedding)[::stride],
-        rows.main_labels[::stride],
-        probs,
-        rows.ids[::stride],
+    return Passed(
+        gradients=jax.tree.map(lambda x: x / count, total),
+        metrics=jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics),
+        state=state.replace(batch_stats=batch_stats, ema_batch_stats=ema_batch_stats),
+        # Back into the order of the batch.
+        keys=jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), keys),
     )
 
 

@@ -162,7 +162,7 @@ def test_gradients_reach_the_query_through_the_chosen_rows_only():
 
 
 def test_official_bank_counts_from_the_start_and_noise_is_replaced():
-    bank = memory_bank.init_official(jax.random.key(0), 4, DIM, CLASSES)
+    bank = memory_bank.init_official(jax.random.key(0), memory_bank.init(4, DIM, CLASSES))
     assert int(bank.filled) == 4
     assert bank.labels.tolist() == [0] * 4
     np.testing.assert_allclose(jnp.linalg.norm(bank.features, axis=1), 1, rtol=1e-6)

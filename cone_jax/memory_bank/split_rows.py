@@ -1,0 +1,98 @@
+"""A bank whose rows are split over the devices of a mesh, with the queries split likewise.
+
+To look something up, every device gets all queries, answers them from its own rows, and returns
+to each device the answers to that one's queries. Rows never travel.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from cone_jax.memory_bank import softmax_average
+from cone_jax.memory_bank.softmax_average import Partial
+
+Tree = Any
+# (the rows here, all queries, the number of the first row here) -> answers to all queries
+Answer = Callable[[Any, Any, jax.Array], Any]
+
+
+def ask_everywhere(mesh: Mesh, bank: Tree, queries: Tree, answer: Answer) -> Tree:
+    """The answers of all devices: [B, n k] where each gives [B, k], in the order of the rows."""
+    axis = mesh.axis_names[0]
+
+    def collect(answers: Tree) -> Tree:
+        return jax.tree.map(
+            lambda x: jax.lax.all_to_all(x, axis, split_axis=0, concat_axis=1, tiled=True), answers
+        )
+
+    return _ask(mesh, bank, queries, answer, collect)
+
+
+def average(mesh: Mesh, bank: Tree, queries: Tree, answer: Answer) -> Partial:
+    """The partial averages of all devices merged into one."""
+    axis = mesh.axis_names[0]
+
+    def collect(partial: Partial) -> Partial:
+        largest = jax.lax.pmax(jax.lax.stop_gradient(partial.largest), axis)
+        here = softmax_average.rescale(partial, largest)
+
+        def add_up(x: jax.Array) -> jax.Array:
+            return jax.lax.psum_scatter(x, axis, scatter_dimension=0, tiled=True)
+
+        weight, total = add_up(here.weight), add_up(here.total)
+        return Partial(jnp.zeros_like(weight), weight, total)
+
+    return _ask(mesh, bank, queries, answer, collect)
+
+
+def write(
+    mesh: Mesh,
+    columns: dict[str, jax.Array],
+    values: dict[str, jax.Array],
+    rows: jax.Array,
+    write_here: Callable[..., dict[str, jax.Array]],
+) -> dict[str, jax.Array]:
+    """Rows of split columns replaced: every device gets all values and keeps its own."""
+    axis = PartitionSpec(mesh.axis_names[0])
+
+    def local(
+        columns: dict[str, jax.Array], values: dict[str, jax.Array], rows: jax.Array
+    ) -> dict[str, jax.Array]:
+        count = len(columns["labels"])
+        place = rows - jax.lax.axis_index(mesh.axis_names[0]) * count
+        # Past the end means elsewhere; a negative index would count from the end.
+        beyond = count + jnp.arange(len(rows), dtype=rows.dtype)
+        place = jnp.where((place >= 0) & (place < count), place, beyond)
+        return write_here(columns, values, place)
+
+    everywhere = PartitionSpec()
+    return jax.shard_map(local, mesh=mesh, in_specs=(axis, everywhere, everywhere), out_specs=axis)(
+        columns, values, rows
+    )
+
+
+def _ask(
+    mesh: Mesh, bank: Tree, queries: Tree, answer: Answer, collect: Callable[[Tree], Tree]
+) -> Tree:
+    axis = mesh.axis_names[0]
+    split, everywhere = PartitionSpec(axis), PartitionSpec()
+    asked = jax.tree.leaves(queries)[0].shape[0]
+    filler = -asked % mesh.size
+
+    def padded(x: jax.Array) -> jax.Array:
+        return jnp.pad(x, ((0, filler),) + ((0, 0),) * (x.ndim - 1)) if filler else x
+
+    def local(part: Tree, own_queries: Tree) -> Tree:
+        everyone = jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), own_queries)
+        rows_here = max(x.shape[0] for x in jax.tree.leaves(part) if x.ndim)
+        first_row = jax.lax.axis_index(axis) * rows_here
+        return collect(answer(part, everyone, first_row))
+
+    bank_specs = jax.tree.map(lambda x: split if x.ndim else everywhere, bank)
+    answers = jax.shard_map(local, mesh=mesh, in_specs=(bank_specs, split), out_specs=split)(
+        bank, jax.tree.map(padded, queries)
+    )
+    return jax.tree.map(lambda x: x[:asked], answers)

@@ -1,0 +1,66 @@
+"""The overview adds up, and an allocation that fails is explained."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from cone_jax import training
+from cone_jax.errors import TrainingFailed
+from cone_jax.training import loop, memory
+from cone_jax.training.run import Run
+
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20}
+
+
+def test_parts_of_the_state_are_counted_on_one_device(separable_config):
+    separable_config.bank.sharding = "sharded"
+    run = Run.open(separable_config)
+    state = run.init_state()
+    batch = next(run.train_stream(0, print))
+    line = memory.overview(state, batch)
+    sizes = {
+        name: float(value) * UNITS[unit]
+        for name, value, unit in re.findall(r"([a-z][a-z ]*) ([\d.]+) (B|KiB|MiB)", line)
+    }
+    network = sum(leaf.nbytes for leaf in jax.tree.leaves(state.params))
+    columns = [leaf for leaf in jax.tree.leaves(state.bank) if leaf.ndim]
+    bank = sum(leaf.nbytes for leaf in columns) / 8 + 8  # and two counters
+    assert sizes["network"] == pytest.approx(network, rel=0.02)
+    assert sizes["momentum network"] == pytest.approx(network, rel=0.02)
+    assert sizes["bank"] == pytest.approx(bank, rel=0.02)
+    parts = sum(sizes[name] for name in ("network", "momentum network", "optimiser", "bank"))
+    assert parts < sizes["state"] < parts * 1.2  # and BatchNorm statistics
+    assert sizes["activations and other temporaries"] > 0
+
+
+def test_out_of_memory_names_what_to_lower(separable_config, monkeypatch, tmp_path):
+    def exhausted(state, batch):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
+
+    monkeypatch.setattr(loop, "train_step", exhausted)
+    with pytest.raises(TrainingFailed) as failure:
+        training.train(separable_config, tmp_path)
+    message = str(failure.value)
+    for field in ("batch_size (8)", "accumulate (1)", "model.options.remat", "bank.sharding"):
+        assert field in message
+    assert "allocating 9 bytes" in message
+
+
+def test_other_errors_of_a_device_stay_what_they_are(separable_config):
+    with (
+        pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
+        memory.explained(separable_config),
+    ):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+def test_steps_are_traced(separable_config, tmp_path):
+    separable_config.steps = 4
+    separable_config.profile_steps = (2, 3)
+    metrics = training.train(separable_config, tmp_path)
+    assert np.isfinite(metrics["train/loss"])
+    files = [path.name for path in (tmp_path / "profile").rglob("*") if path.is_file()]
+    assert any(name.endswith(".xplane.pb") for name in files)
+    assert "perfetto_trace.json.gz" in files
