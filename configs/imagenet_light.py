@@ -92,7 +92,7 @@ def _deit(config: ConfigDict) -> None:
     config.optimizer.name = "adamw"
     _fixed_rate(config, 1e-3)
     config.optimizer.weight_decay = 0.05
-    config.optimizer.decay_scope = "kernels"
+    config.optimizer.decay_scope = "exclude_1d"
     config.optimizer.clip_norm = 5.0
     config.schedule.warmup_epochs = 20.0
     config.schedule.warmup_start = 1e-3

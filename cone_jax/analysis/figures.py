@@ -24,6 +24,8 @@ from cone_jax.analysis.figure_style import (
 WIDTH, HEIGHT = 5.0, 3.0
 # Cells of a matrix with more rows than this are too small for a number.
 _MOST_NUMBERED = 12
+# From here on paper contrasts better with a cell than ink, on light pages as on dark ones.
+_DARK_SHADE = 0.72
 # One hue, from a breath of it to all of it: fits light and dark, and any kind of colour vision.
 _SHADES = LinearSegmentedColormap.from_list(
     "shades", [(*to_rgb(SERIES[0]), 0.05), (*to_rgb(SERIES[0]), 1.0)]
@@ -206,7 +208,7 @@ def _matrix(axes: Axes, panel: Matrix, number: str, colour_label: str) -> None:
     if rows <= _MOST_NUMBERED:
         for row, column in np.argwhere(np.isfinite(panel.values)):
             value = panel.values[row, column]
-            shade = PAPER if float(np.asarray(mesh.norm(value))) > 0.55 else INK
+            shade = PAPER if float(np.asarray(mesh.norm(value))) > _DARK_SHADE else INK
             text = number.format(value)
             axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=shade)
     elif colour_label:

@@ -7,7 +7,7 @@ their nearest neighbours in the bank. It costs one pass over a handful of pictur
 import jax
 import numpy as np
 
-from cone_jax import memory_bank
+from cone_jax import distributed, memory_bank
 from cone_jax.analysis import neighbourhoods
 from cone_jax.analysis.trained_network import TrainedNetwork, pictures
 from cone_jax.data import datasets, preview
@@ -22,13 +22,13 @@ _QUERIES, _NEIGHBOURS = 8, 8
 class LiveSheets:
     """Given to `training.train`, which calls it after every evaluation.
 
-    Where it fails it says so in TensorBoard and stops: training goes on.
+    Where it fails it says so in TensorBoard and stops: training goes on. Of several processes the
+    first one draws, from its own copy of the state.
     """
 
     def __init__(self) -> None:
         self._samples_shown = False
-        # The other processes of a run would have to look at the same pictures.
-        self._works = jax.process_count() == 1
+        self._works = distributed.is_primary()
 
     def __call__(self, run: Run, step: int, state: TrainState, writer: MetricWriter) -> None:
         if not self._works:
@@ -43,8 +43,13 @@ class LiveSheets:
         if not self._samples_shown:
             self._samples_shown = True
             writer.write_image(step, "samples", samples_sheet(run))
-        if state.bank is not None and int(state.bank.filled):
-            network = TrainedNetwork(run, step, state.evaluated, state.variables, state.bank)
+        arrays = (state.evaluated, state.variables, state.bank)
+        if jax.process_count() > 1:
+            if not all(leaf.is_fully_replicated for leaf in jax.tree.leaves(arrays)):
+                return  # a bank that is split over processes
+            arrays = jax.device_get(arrays)
+        network = TrainedNetwork(run.alone(), step, *arrays)
+        if network.bank is not None and int(network.bank.filled):
             writer.write_image(step, "neighbours", neighbours_sheet(network))
 
 

@@ -8,9 +8,7 @@ where it is gone. Whatever an objective does not have (a bank, neighbours) has n
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
-
-from cone_jax import atomic_file
+from cone_jax import atomic_file, distributed
 from cone_jax.analysis import page, report_sections
 from cone_jax.analysis.evidence import Evidence, gather
 from cone_jax.metric_writers import METRICS_FILE
@@ -30,12 +28,15 @@ def write(directory: Path | str, *, step: int | str = "latest") -> Path:
 def write_after_training(directory: Path, say: Callable[[str], object]) -> None:
     """Writes the report of a run that has just ended, unless it is there already.
 
-    Nothing that goes wrong here may lose a run that went well: it becomes a line to read.
+    Nothing that goes wrong here may lose a run that went well: it becomes a line to read. Of
+    several processes the first one writes, on its own devices, while the others wait.
     """
-    if jax.process_count() > 1:
-        # A report takes one process; the others would have to wait in step with it.
-        say(f"report: write it on one machine with --mode=report --workdir={directory}")
-        return
+    if distributed.is_primary():
+        _write_if_older(directory, say)
+    distributed.barrier("the report is written")
+
+
+def _write_if_older(directory: Path, say: Callable[[str], object]) -> None:
     try:
         path, metrics = directory / FILE, directory / METRICS_FILE
         if not path.exists() or path.stat().st_mtime < metrics.stat().st_mtime:

@@ -8,15 +8,15 @@ from cone_jax import summary
 from cone_jax.analysis import figures, page, training_curves
 from cone_jax.analysis.config_fields import used_fields
 from cone_jax.analysis.confusion import confusion_matrix, frequent_mistakes, worst_classes
+from cone_jax.analysis.confusion_figure import confusion_figure
 from cone_jax.analysis.evidence import Evidence
-from cone_jax.analysis.figures import Matrix
 from cone_jax.analysis.neighbourhoods import ALPHA_SCALE, ends, format_alpha
 from cone_jax.analysis.page import Section
 from cone_jax.analysis.paper_figures import classes_panel, one_class_panel
 from cone_jax.analysis.recorded_run import RecordedRun
+from cone_jax.checkpointing import LOWER_IS_BETTER
 from cone_jax.workdir import flatten
 
-_MATRIX_CLASSES = 20  # of more classes the hardest are shown
 _PULLS_EACH = 4  # most and least similar positives
 
 
@@ -47,19 +47,12 @@ def results(evidence: Evidence) -> Section | None:
     rows = []
     for name in run.metric_names():
         series = run.series(name)
-        if not name.startswith("test/") or not np.isfinite(series.values).any():
+        if name.startswith(("train/", "time/")) or not np.isfinite(series.values).any():
             continue
-        lower_is_better = name.endswith("loss")
+        lower_is_better = name.rpartition("/")[2] in LOWER_IS_BETTER
         best = (np.nanargmin if lower_is_better else np.nanargmax)(series.values)
-        form = "{:.4f}" if lower_is_better else "{:.2%}"
-        rows.append(
-            (
-                name,
-                form.format(series.values[-1]),
-                form.format(series.values[best]),
-                f"{series.steps[best]:,}",
-            )
-        )
+        scores = (summary.score_text(name, series.values[at]) for at in (-1, best))
+        rows.append((name, *scores, f"{series.steps[best]:,}"))
     parts = []
     if rows:
         header = ("metric", "last", "best", "at step")
@@ -70,8 +63,13 @@ def results(evidence: Evidence) -> Section | None:
 
 
 def curves(evidence: Evidence) -> Section | None:
-    """Every metric over training."""
+    """Every metric over training; one that was measured once is in the table of results."""
     run = evidence.run
+    drawn = [
+        (chart, names)
+        for chart, names in training_curves.charts_of(run.metric_names())
+        if any(len(run.series(name).steps) > 1 for name in names)
+    ]
     charts = [
         page.chart(
             training_curves.draw(run, chart, names),
@@ -79,7 +77,7 @@ def curves(evidence: Evidence) -> Section | None:
             chart.title,
             _caption(run, chart, names),
         )
-        for chart, names in training_curves.charts_of(run.metric_names())
+        for chart, names in drawn
     ]
     return Section("training", "Training", page.grid(charts)) if charts else None
 
@@ -101,7 +99,6 @@ def classes(evidence: Evidence) -> Section | None:
     matrix = confusion_matrix(snapshot.labels, snapshot.predictions, len(names))
     errors = int(matrix.sum() - np.trace(matrix))
     total = int(matrix.sum())
-    worst = worst_classes(matrix)
     scores = page.table(
         ("class", "accuracy", "", "examples", "most often taken for"),
         [
@@ -110,9 +107,10 @@ def classes(evidence: Evidence) -> Section | None:
                 f"{score.accuracy:.1%}",
                 page.bar(score.accuracy),
                 f"{score.examples:,}",
-                "–" if score.taken_for is None else names[score.taken_for],
+                names[score.taken_for],
             )
-            for score in worst
+            for score in worst_classes(matrix)
+            if score.taken_for is not None
         ],
         numbers=(1, 3),
     )
@@ -121,17 +119,11 @@ def classes(evidence: Evidence) -> Section | None:
         [(names[m.label], names[m.prediction], f"{m.times:,}") for m in frequent_mistakes(matrix)],
         numbers=(2,),
     )
-    shown = sorted(score.label for score in worst_classes(matrix, _MATRIX_CLASSES))
-    labels = [names[label] for label in shown]
-    shares = 100.0 * matrix[np.ix_(shown, shown)] / matrix.sum(axis=1)[shown, None]
-    shares[shares == 0] = np.nan  # an empty cell says it better
-    panel = Matrix("", shares, labels, labels, "class", "predicted")
-    figure = figures.matrices([panel], number="{:.0f}", colour_label="% of the class")
-    which = "all classes" if len(shown) == len(names) else f"the {len(shown)} hardest classes"
+    figure, which = confusion_figure(matrix, names)
     parts = [
         page.chart(figure, "confusion", "Confusion matrix", f"% of each class; {which}."),
         Markup("<div><h3>Worst classes</h3>{}<h3>Most frequent mistakes</h3>{}</div>").format(
-            scores, mistakes if errors else page.paragraph("None.")
+            *((scores, mistakes) if errors else [page.paragraph("None.")] * 2)
         ),
     ]
     intro = page.paragraph(

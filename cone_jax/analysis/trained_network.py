@@ -41,12 +41,14 @@ class TrainedNetwork:
 
     @classmethod
     def restore(cls, directory: Path, config: ConfigDict, step: int) -> "TrainedNetwork":
-        """Opens data and checkpoint; `UserError` where one of them is gone."""
-        run = Run.open(config)
-        stage = run.stage_at(step)
+        """Opens data and checkpoint; `UserError` where one of them is gone.
+
+        Of several processes one suffices: nothing here waits for another.
+        """
+        stage = Run.open(config).stage_at(step).alone()
         abstract = stage.abstract_state()
         with Checkpoints(directory, read_only=True) as checkpoints:
-            variables = query = run.restore_network(checkpoints, step)
+            variables = query = stage.restore_network(checkpoints, step)
             if abstract.averaged is not None:
                 query = checkpoints.restore_fields(step, abstract.variables)
             bank = None

@@ -1,6 +1,7 @@
 """From a config's section ``data`` to batches."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -77,7 +78,12 @@ def class_shares(source: Source) -> tuple[float, ...]:
     return tuple((counts / len(labels)).tolist())
 
 
-def eval_batches(config: ConfigDict, source: Source, share: Share = Share()) -> EvalBatches:
-    """The evaluation batches of this process."""
-    pipeline = transforms.parse(config.data.test_transforms)
+def eval_batches(
+    config: ConfigDict,
+    source: Source,
+    share: Share = Share(),
+    specs: Sequence[str] | None = None,
+) -> EvalBatches:
+    """The evaluation batches of this process; `specs` replace the config's test transforms."""
+    pipeline = transforms.parse(config.data.test_transforms if specs is None else specs)
     return EvalBatches(source, pipeline, config.evaluation.batch_size, share)

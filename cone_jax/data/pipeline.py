@@ -109,8 +109,8 @@ class EvalBatches:
             pixels = self.transform(decode.open_image(image), rng)
         except decode.DamagedImage:
             damaged = record
-            real = real and label >= 0  # without its label it cannot be scored
             pixels = self.transform(np.zeros((256, 256, 3), np.uint8), rng)
+        real = real and label >= 0  # without its label it cannot be scored
         return {"image": pixels, "label": label, "id": record, "mask": real, "damaged": damaged}
 
 

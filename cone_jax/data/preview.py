@@ -73,18 +73,13 @@ def write_training_samples(
     # The order of samples does not depend on how they are batched.
     config.batch_size = min(limit, len(source))
     batch = datasets.train_batches(config, source, num_steps=1)[0]
-    return write(path, batch["image"], batch["label"], source.class_names)
+    return write(path, batch["image"], [source.class_names[label] for label in batch["label"]])
 
 
-def write(
-    path: str | os.PathLike[str],
-    images: np.ndarray,
-    labels: np.ndarray,
-    class_names: Sequence[str],
-) -> Path:
+def write(path: str | os.PathLike[str], images: np.ndarray, captions: Sequence[str]) -> Path:
     """Writes the contact sheet of a batch as a PNG file; returns its path."""
     target = Path(path).expanduser()
-    sheet = contact_sheet(images, [class_names[label] for label in labels])
+    sheet = contact_sheet(images, captions)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file.replacing(target) as file:

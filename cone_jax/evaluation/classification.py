@@ -1,53 +1,37 @@
-"""Exact accuracy: every example counts once, whatever the batch size or the device count."""
+"""Exact accuracy: every example counts once, whatever the batch size or the device count.
+
+The devices give a few numbers for each example; they are gathered in the order of the records,
+in every process, and what is said of a network is computed from them in float64.
+"""
 
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from clu import metrics as clu_metrics
 from jax.sharding import Mesh
 
 from cone_jax import losses, sharding
 from cone_jax.data.normalisation import normalise_images
+from cone_jax.evaluation import calibration
 from cone_jax.models import Encoder, EncoderOutput
 
-
-@flax.struct.dataclass
-class ClassCounts(clu_metrics.Metric):
-    """Examples and correct answers of each class."""
-
-    correct: jax.Array  # [C]
-    total: jax.Array  # [C]
-
-    def merge(self, other: "ClassCounts") -> "ClassCounts":
-        return ClassCounts(self.correct + other.correct, self.total + other.total)
-
-    def compute(self) -> jax.Array:
-        """Accuracy of each class, NaN for a class without examples."""
-        return self.correct / self.total
+# What `summarise` finds, beside the accuracy of each class.
+METRICS = ("top1", "top5", "loss", "mean_per_class", "ece")
 
 
-@flax.struct.dataclass
-class ClassificationMetrics:
-    """What accumulates over the batches of an evaluation."""
+class Examples(NamedTuple):
+    """What a network makes of each of n examples, in the order of their records."""
 
-    top1: clu_metrics.Average
-    top5: clu_metrics.Average
-    loss: clu_metrics.Average
-    classes: ClassCounts
-
-    def merge(self, other: "ClassificationMetrics") -> "ClassificationMetrics":
-        return ClassificationMetrics(
-            top1=self.top1.merge(other.top1),
-            top5=self.top5.merge(other.top5),
-            loss=self.loss.merge(other.loss),
-            classes=self.classes.merge(other.classes),
-        )
+    records: np.ndarray  # [n] int
+    labels: np.ndarray  # [n] int
+    predictions: np.ndarray  # [n] int, the most probable class
+    in_top5: np.ndarray  # [n] bool, whether the label is among the five most probable
+    losses: np.ndarray  # [n], cross-entropy
+    confidences: np.ndarray  # [n], the probability of the prediction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,45 +42,46 @@ class ClassificationResult:
     top5: float  # top-C where there are fewer than five classes
     loss: float
     mean_per_class: float  # over the classes that have examples
+    ece: float  # expected calibration error, 15 bins
     per_class: tuple[float, ...]  # NaN for a class without examples
     examples: int
 
-    def scalars(self, prefix: str) -> dict[str, float]:
-        """The numbers for a metrics file, such as ``test/top1``."""
-        names = ("top1", "top5", "loss", "mean_per_class")
-        return {f"{prefix}/{name}": getattr(self, name) for name in names}
+    def scores(self) -> dict[str, float]:
+        """The numbers for a metrics file."""
+        return {name: getattr(self, name) for name in METRICS}
 
 
-@functools.partial(jax.jit, static_argnames=("encoder", "mean", "std"))
-def eval_step(
+@functools.partial(jax.jit, static_argnames=("encoder", "mean", "std", "mesh"))
+def _examine(
     variables: dict[str, Any],
     batch: dict[str, jax.Array],
+    allowed: jax.Array | None,
     *,
     encoder: Encoder,
     mean: tuple[float, ...],
     std: tuple[float, ...],
-) -> ClassificationMetrics:
-    """Scores one batch; rows whose `mask` is False do not count."""
+    mesh: Mesh,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The mask of one batch and the columns of its `Examples`, on every device."""
     images = normalise_images(batch["image"], mean, std)
     logits = cast(EncoderOutput, encoder.apply(variables, images, train=False)).logits
-    labels, mask = batch["label"], batch["mask"]
-    num_classes = logits.shape[-1]
-    _, ranked = jax.lax.top_k(logits, min(5, num_classes))
-    hits = ranked == labels[:, None]
-    average = clu_metrics.Average.from_model_output
-    one_hot = jax.nn.one_hot(labels, num_classes) * mask[:, None]
-    return ClassificationMetrics(
-        top1=average(hits[:, 0].astype(jnp.float32), mask),
-        top5=average(jnp.any(hits, axis=-1).astype(jnp.float32), mask),
-        loss=average(losses.cross_entropy(logits, labels), mask),
-        classes=ClassCounts(
-            jnp.sum(one_hot * hits[:, :1], axis=0).astype(jnp.int32),
-            jnp.sum(one_hot, axis=0).astype(jnp.int32),
-        ),
-    )
+    if allowed is not None:
+        logits = jnp.where(allowed, logits, -jnp.inf)
+    labels = batch["label"]
+    _, ranked = jax.lax.top_k(logits, min(5, logits.shape[-1]))
+    columns = {
+        "records": batch["id"],
+        "labels": labels,
+        "predictions": ranked[:, 0],
+        "in_top5": jnp.any(ranked == labels[:, None], axis=-1),
+        "losses": losses.cross_entropy(logits, labels),
+        "confidences": jnp.max(jax.nn.softmax(logits), axis=-1),
+    }
+    # With several processes, each can read only what is replicated.
+    return jax.lax.with_sharding_constraint((batch["mask"], columns), sharding.replicated(mesh))
 
 
-def evaluate(
+def examine(
     encoder: Encoder,
     variables: dict[str, Any],
     batches: Iterable[dict[str, np.ndarray]],
@@ -104,32 +89,57 @@ def evaluate(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     mesh: Mesh,
-) -> ClassificationResult:
-    """Scores the network on host batches of ``image``, ``label`` and ``mask``."""
-    total = None
+    classes: Iterable[int] | None = None,
+) -> Examples:
+    """Shows the network host batches of ``image``, ``label``, ``id`` and ``mask``, all in order.
+
+    Rows whose mask is False are left out. With `classes` the network chooses among those only.
+    """
+    allowed = None if classes is None else _allowed(encoder.spec.num_classes, classes)
+    scored = []
     for batch in batches:
-        wanted = {name: batch[name] for name in ("image", "label", "mask")}
-        scored = eval_step(
-            variables, sharding.to_devices(mesh, wanted), encoder=encoder, mean=mean, std=std
+        wanted = {name: batch[name] for name in ("image", "label", "id", "mask")}
+        scored.append(
+            _examine(
+                variables,
+                sharding.to_devices(mesh, wanted),
+                allowed,
+                encoder=encoder,
+                mean=mean,
+                std=std,
+                mesh=mesh,
+            )
         )
-        total = scored if total is None else _merge(total, scored)
-    if total is None:
+    if not scored:
         raise ValueError("nothing to evaluate: no batches")
-    # With several processes, each can read only what is replicated.
-    final = jax.device_get(jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))(total))
-    seen = final.classes.total > 0
-    with np.errstate(invalid="ignore"):
-        per_class = final.classes.correct / final.classes.total
-    return ClassificationResult(
-        top1=float(final.top1.compute()),
-        top5=float(final.top5.compute()),
-        loss=float(final.loss.compute()),
-        mean_per_class=float(per_class[seen].mean()),
-        per_class=tuple(per_class.tolist()),
-        examples=int(final.classes.total.sum()),
+    masks, parts = zip(*jax.device_get(scored), strict=True)
+    mask = np.concatenate(masks)
+    return Examples(
+        **{name: np.concatenate([part[name] for part in parts])[mask] for name in Examples._fields}
     )
 
 
-@jax.jit
-def _merge(left: ClassificationMetrics, right: ClassificationMetrics) -> ClassificationMetrics:
-    return left.merge(right)
+def summarise(examples: Examples, num_classes: int) -> ClassificationResult:
+    """What there is to say about all examples together."""
+    if not len(examples.labels):
+        raise ValueError("nothing to evaluate: no example")
+    correct = examples.predictions == examples.labels
+    totals = np.bincount(examples.labels, minlength=num_classes)
+    right = np.bincount(examples.labels[correct], minlength=num_classes)
+    with np.errstate(invalid="ignore"):
+        per_class = right / totals
+    return ClassificationResult(
+        top1=float(correct.mean()),
+        top5=float(examples.in_top5.mean()),
+        loss=float(examples.losses.mean(dtype=np.float64)),
+        mean_per_class=float(per_class[totals > 0].mean()),
+        ece=calibration.expected_calibration_error(examples.confidences, correct),
+        per_class=tuple(per_class.tolist()),
+        examples=len(correct),
+    )
+
+
+def _allowed(num_classes: int, classes: Iterable[int]) -> np.ndarray:
+    allowed = np.zeros(num_classes, bool)
+    allowed[list(classes)] = True
+    return allowed

@@ -5,10 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax.command_line import Arguments
+from cone_jax import workdir
+from cone_jax.command_line import FLAGS, Arguments
 from cone_jax.data import packing, preparation
 from cone_jax.data import preview as previews
 from cone_jax.errors import UserError
+from cone_jax.training.run import Run
 
 
 def prepare(arguments: Arguments, console: Console) -> None:
@@ -38,10 +40,28 @@ def pack(arguments: Arguments, console: Console) -> None:
 
 
 def preview(arguments: Arguments, console: Console) -> None:
-    """Draws the first training samples as the network will see them."""
-    path = Path(arguments.flags["output"] or arguments.workdir / "preview.png")
-    written = previews.write_training_samples(arguments.config, path)
-    _reporter(console)(f"augmented training samples with their classes: {written}")
+    """Draws the first training samples as the network will see them.
+
+    With --step it draws the very batch that a run took, or will take, in that step.
+    """
+    report, step = _reporter(console), arguments.flags["step"]
+    if step == FLAGS["step"][0]:
+        path = Path(arguments.flags["output"] or arguments.workdir / "preview.png")
+        written = previews.write_training_samples(arguments.config, path)
+        report(f"augmented training samples with their classes: {written}")
+        return
+    run = Run.open(workdir.load_config(arguments.workdir))
+    if not (step.isdecimal() and 1 <= int(step) <= run.total_steps):
+        raise UserError(f"--step ({step!r}) must be one of the run's steps, 1 to {run.total_steps}")
+    batch = run.host_batch(int(step))
+    path = Path(arguments.flags["output"] or arguments.workdir / f"batch_{int(step)}.png")
+    names = run.dataset.class_names
+    captions = [
+        f"{record} {names[label]}"
+        for record, label in zip(batch["id"], batch["label"], strict=True)
+    ]
+    written = previews.write(path, batch["image"], captions)
+    report(f"the batch of step {int(step)}, records and classes: {written}")
 
 
 def _reporter(console: Console) -> Callable[[str], None]:

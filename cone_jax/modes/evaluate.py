@@ -1,29 +1,104 @@
-"""``--mode=evaluate``: score a checkpoint on the test split of its run."""
+"""``--mode=evaluate``: what evaluators find about a checkpoint of a run."""
 
-import dataclasses
 import json
+import math
+from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import atomic_file, checkpointing, summary, workdir
+from cone_jax import atomic_file, call_spec, checkpointing, distributed, summary, workdir
+from cone_jax.analysis import outcome_files
 from cone_jax.checkpointing import Checkpoints
 from cone_jax.command_line import Arguments
+from cone_jax.errors import UserError
+from cone_jax.evaluation import registry
+from cone_jax.evaluation.evaluator import Evaluator, Outcome
 from cone_jax.training.run import Run
 
 
 def evaluate(arguments: Arguments, console: Console) -> None:
-    """Scores one checkpoint with the config that is in the workdir."""
+    """Runs the evaluators of the run's config, or those of --evaluators, on one checkpoint."""
+    try:
+        asked_for = call_spec.separate(arguments.flags["evaluators"])
+    except ValueError as error:
+        raise UserError(f"--evaluators: {error}") from error
     config = workdir.load_config(arguments.workdir)
+    evaluators = registry.parse(asked_for or config.evaluation.evaluators)
+    evaluate_checkpoint(arguments, console, evaluators)
+
+
+def evaluate_checkpoint(
+    arguments: Arguments, console: Console, evaluators: tuple[Evaluator, ...]
+) -> dict[str, float]:
+    """Runs `evaluators` on the checkpoint of --step; prints, writes and returns the scores.
+
+    All scores go to ``evaluation.json``, the tables and figures of each evaluator to
+    ``evaluation/<its name>/``.
+    """
+    directory = arguments.workdir
+    config = workdir.load_config(directory)
     step = checkpointing.resolve_step(
-        arguments.workdir, arguments.flags["step"], best_metric=config.checkpoint.best_metric
+        directory, arguments.flags["step"], best_metric=config.checkpoint.best_metric
     )
-    run = Run.open(config)
-    with Checkpoints(arguments.workdir, read_only=True) as checkpoints:
-        variables = run.restore_network(checkpoints, step)
-    result = run.stage_at(step).evaluate(variables, console.print)
-    path = arguments.workdir / "evaluation.json"
+    outcomes = _outcomes(Run.open(config), directory, step, evaluators, console)
+    scores: dict[str, float] = {}
+    remarks: dict[str, str] = {}  # of the first that has any
+    for evaluator, outcome in outcomes:
+        scores |= evaluator.named(outcome)
+        remarks = remarks or outcome_files.remarks(outcome)
+    summary.print_evaluation(console, f"{directory}, step {step:,}", scores, remarks)
+    if distributed.is_primary():
+        for path in _write(directory, step, scores, outcomes):
+            console.print(f"written: {path}", soft_wrap=True, markup=False)
+    return scores
+
+
+def _outcomes(
+    run: Run, directory: Path, step: int, evaluators: tuple[Evaluator, ...], console: Console
+) -> list[tuple[Evaluator, Outcome]]:
+    stage = run.stage_at(step)
+    served = [evaluator for evaluator in evaluators if stage.can_serve(evaluator)]
+    if len(served) < len(evaluators):
+        left_out = next(item for item in evaluators if item not in served)
+        if left_out.needs_classifier and not stage.learner.objective.needs.classifier:
+            raise UserError(
+                f"--step ({step}) is in the first stage of {stage.config.objective.name}, which "
+                f"trains no classifier; choose one after {stage.last_step}"
+            )
+        raise UserError(
+            f"--evaluators: the checkpoint at step {step} has no {left_out.network} network"
+        )
+    outcomes: list[tuple[Evaluator, Outcome]] = []
+    with Checkpoints(directory, read_only=True) as checkpoints:
+        for evaluator in evaluators:
+            variables = run.restore_variables(checkpoints, step, evaluator.network)
+            outcome = evaluator.evaluate(stage, variables, console.print)
+            outcomes.append((evaluator, outcome))
+    return outcomes
+
+
+def _write(
+    directory: Path,
+    step: int,
+    scores: dict[str, float],
+    outcomes: list[tuple[Evaluator, Outcome]],
+) -> list[Path]:
+    path = directory / "evaluation.json"
+    # JSON has no NaN.
+    known = {name: None if math.isnan(score) else score for name, score in scores.items()}
+    record = {"step": step, **_earlier_scores(path, step), **known}
     with atomic_file.replacing(path) as unfinished:
-        record = {"step": step, **dataclasses.asdict(result)}
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
-    title = f"{arguments.workdir}, step {step:,}, written to {path.name}"
-    summary.print_evaluation(console, title, result, run.dataset.class_names)
+    paths = [path]
+    for evaluator, outcome in outcomes:
+        paths += outcome_files.write(outcome, directory / "evaluation" / evaluator.prefix)
+    return paths
+
+
+def _earlier_scores(path: Path, step: int) -> dict[str, float | None]:
+    """What other evaluations found about the same checkpoint."""
+    try:
+        earlier = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return earlier if isinstance(earlier, dict) and earlier.get("step") == step else {}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cone_jax import workdir
-from cone_jax.analysis import report
-from cone_jax.analysis.evidence import gather
+from cone_jax.analysis import report, report_sections
+from cone_jax.analysis.evidence import Evidence, gather
 from cone_jax.analysis.recorded_run import RecordedRun
 from cone_jax.errors import UserError
 from cone_jax.metric_writers import METRICS_FILE, latest_values
@@ -99,6 +99,34 @@ def test_numbers_are_those_of_the_metrics_file(page, small_run):
     assert f"{final['test/loss']:.4f}" in page.text
     right = round(final["test/top1"] * 300)
     assert f"{right} of 300 test pictures are right, at step 8." in page.text
+
+
+def test_results_are_those_of_every_evaluator_each_with_its_own_best(copy):
+    run = RecordedRun.open(copy)
+    more = [
+        {"step": 4, "key/top1": 0.75, "key/ece": 0.5},
+        {"step": 8, "key/top1": 0.25, "key/ece": 0.875, "corrupted/mce": 91.5},
+    ]
+    evidence = Evidence(dataclasses.replace(run, records=[*run.records, *more]), None, None, None)
+    text = Parsed(str(report_sections.results(evidence).body)).text
+    assert "key/top125.00%75.00%4" in text  # last, best, and the step of the best
+    assert "key/ece87.50%50.00%4" in text
+    assert "corrupted/mce91.500091.50008" in text
+    titles = Parsed(str(report_sections.curves(evidence).body)).text
+    assert "Ece" in titles
+    assert "Mce" not in titles  # measured once: nothing to draw
+
+
+def test_classes_without_a_mistake_are_not_among_the_worst(copy):
+    evidence = gather(copy)
+    labels = evidence.snapshot.labels
+    predictions = np.where(labels == 7, 4, labels)
+    for guesses, rows in ((predictions, 1), (labels, 0)):
+        snapshot = dataclasses.replace(evidence.snapshot, predictions=guesses)
+        found = report_sections.classes(dataclasses.replace(evidence, snapshot=snapshot))
+        table = Parsed(str(found.body).partition("Worst classes")[2]).text
+        assert table.count("0.0%") == rows
+        assert table.count("None.") == 2 * (1 - rows)
 
 
 def test_names_cannot_break_out(written, page):

@@ -163,7 +163,7 @@ TABLE = {
         None,
     ),
     (imagenet_light, "deit_tiny"): (
-        {"E": 300, "B": 1024, "lr": 1e-3, "wd": 0.05, "opt": "adamw", "scope": "kernels"}
+        {"E": 300, "B": 1024, "lr": 1e-3, "wd": 0.05, "opt": "adamw", "scope": "exclude_1d"}
         | {"mixup": 0.8, "cutmix": 1.0, "ls": 0.1, "warm": 20, "optimizer.clip_norm": 5.0},
         None,
     ),

@@ -59,11 +59,10 @@ def test_captions_stand_below_their_picture_and_inside_its_width():
         assert width * 0.5 < columns.max() - columns.min() <= width
 
 
-def test_the_file_is_written_with_the_names_of_the_labels(tmp_path):
-    names = ("owl", "tit", "wren")
-    labels = np.array([2, 0, 1, 1])
-    path = preview.write(tmp_path / "new/preview.png", solid(4, 100), labels, names)
-    expected = preview.contact_sheet(solid(4, 100), ["wren", "owl", "tit", "tit"])
+def test_the_file_is_written_with_its_captions(tmp_path):
+    captions = ["wren", "owl", "tit", "tit"]
+    path = preview.write(tmp_path / "new/preview.png", solid(4, 100), captions)
+    expected = preview.contact_sheet(solid(4, 100), captions)
     np.testing.assert_array_equal(np.asarray(Image.open(path)), np.asarray(expected))
     assert [file.name for file in path.parent.iterdir()] == ["preview.png"]
 
@@ -90,7 +89,7 @@ def test_a_data_set_smaller_than_the_sheet_is_shown_whole(tmp_path, tiny_config)
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/preview\.png cannot be written"):
-        preview.write(tmp_path / "file/preview.png", solid(1, 8), np.array([0]), ("a",))
+        preview.write(tmp_path / "file/preview.png", solid(1, 8), ["a"])
 
 
 @pytest.mark.parametrize(

@@ -30,19 +30,22 @@ def make_source(count=45, classes=7, missing=5):
     return ArraySource(images, labels, [f"c{i}" for i in range(classes)])
 
 
-def evaluate(network, source, batch_size, devices):
+def evaluate(network, source, batch_size, devices, classes=None):
     encoder, variables = network
     mesh = sharding.make_mesh(jax.devices()[:devices])
     variables = jax.device_put(variables, sharding.replicated(mesh))
     batches = EvalBatches(source, transforms.parse(()), batch_size)
-    return classification.evaluate(
+    examples = classification.examine(
         encoder,
         variables,
         (batches[i] for i in range(len(batches))),
         mean=MEAN,
         std=STD,
         mesh=mesh,
+        classes=classes,
     )
+    assert examples.records.tolist() == list(range(len(source)))
+    return classification.summarise(examples, len(source.class_names))
 
 
 @pytest.mark.parametrize(("batch_size", "devices"), [(45, 1), (16, 1), (16, 8), (64, 8)])
@@ -81,4 +84,4 @@ def test_top5_with_fewer_than_five_classes_is_one():
 
 def test_nothing_to_evaluate_is_said():
     with pytest.raises(ValueError, match="no batches"):
-        classification.evaluate(None, {}, [], mean=MEAN, std=STD, mesh=sharding.make_mesh())
+        classification.examine(None, {}, [], mean=MEAN, std=STD, mesh=sharding.make_mesh())

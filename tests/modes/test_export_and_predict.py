@@ -2,6 +2,9 @@
 
 import io
 import json
+import re
+import runpy
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +29,7 @@ def run(tiny_config, tmp_path):
     workdir.claim(tmp_path / "run", tiny_config)
     with Checkpoints(tmp_path / "run") as checkpoints:
         state = jax.tree.map(jnp.asarray, random_variables.draw(encoder, 8))
-        checkpoints.save(5, state, {}, {})
+        checkpoints.save(5, state, {}, {}, {"test/top1": 0.5})
     return tmp_path / "run"
 
 
@@ -74,3 +77,29 @@ def test_mistakes_are_named_before_anything_is_computed(run, tmp_path):
             call(predict, run, **flags)
     with pytest.raises(UserError, match=r"--format \('tflite'\) is unknown"):
         call(export, run, format="tflite")
+
+
+def test_the_examples_of_the_documentation_do_the_same(run, tmp_path, monkeypatch, capsys):
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    predicting, exporting = re.findall(r"```python\n(.*?)```", text.partition("## Use it")[2], re.S)
+    assert len(predicting.splitlines()) <= 20
+    run.parent.joinpath("runs").mkdir()
+    run.rename(tmp_path / "runs" / "birds")
+    (tmp_path / "photos").mkdir()
+    for name in ("photos/a.png", "photos/b.png", "one.jpg"):
+        pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name)
+    (tmp_path / "photos" / "c.png").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    flags = {"images": "photos/,one.jpg", "output": "expected.csv", "step": "best"}
+    call(predict, Path("runs/birds"), **flags)
+    Path("predicting.py").write_text(predicting)
+    runpy.run_path("predicting.py")
+    assert Path("birds.csv").read_text() == Path("expected.csv").read_text()
+    printed = capsys.readouterr().out
+    assert printed.count("%") == 3 * 5
+    assert "photos/c.png cannot be read" in printed
+    Path("exporting.py").write_text(exporting)
+    found = runpy.run_path("exporting.py")
+    assert found["logits"].shape == (3, 10)
+    assert Path("runs/birds/exports/stablehlo/export.json").exists()

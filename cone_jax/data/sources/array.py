@@ -91,7 +91,8 @@ def _member(file: Path, key: str) -> np.ndarray:
 
 def _optional_member(file: Path, key: str) -> np.ndarray | None:
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        # Opened here, since NumPy leaves a file that it cannot read open.
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return arrays.get(key)
     # A lone .npy array is no context manager: TypeError.
     except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:

@@ -30,7 +30,12 @@ class TfdsSource:
         self._label_key = label_key
         self.class_names = _class_names(builder, label_key)
         # Other features may be images too (a segmentation mask): nothing at all is decoded here.
-        raw = {key: tfds.decode.SkipDecoding() for key in builder.info.features}
+        # (TFDS cannot skip a sequence; what is in one, such as several labels, costs little.)
+        raw = {
+            key: tfds.decode.SkipDecoding()
+            for key, feature in builder.info.features.items()
+            if not isinstance(feature, tfds.features.Sequence)
+        }
         try:
             self._records: Any = builder.as_data_source(split, decoders=raw)
         except ValueError as error:
@@ -55,6 +60,13 @@ class TfdsSource:
                 f"{len(self.class_names)} classes; choose a split with labels"
             )
         return Record(record[IMAGE_KEY], label)
+
+    def feature(self, index: int, key: str) -> Any:
+        """Another feature of a record, as TFDS has it."""
+        record = self._records[index]
+        if key not in record:
+            raise UserError(f"{self._name} has no feature {key!r}; {closest(key, record)}")
+        return record[key]
 
     def describe(self, index: int) -> str:
         return f"{self._name}[{index}]"

@@ -6,12 +6,10 @@ can name only what `OPERATIONS` lists. A mistake is a `UserError` that quotes th
 what would be right.
 """
 
-import ast
 import difflib
-import inspect
 from collections.abc import Iterable
-from typing import Any
 
+from cone_jax import call_spec
 from cone_jax.data.transforms import auto_augment, colour, geometry, occlusion
 from cone_jax.data.transforms.transform import Pipeline, Transform
 from cone_jax.errors import UserError
@@ -53,14 +51,7 @@ def signature(name: str) -> str:
     >>> signature("random_crop")
     'random_crop(size, padding=0)'
     """
-    parameters = inspect.signature(OPERATIONS[name]).parameters.values()
-    return f"{name}({', '.join(_parameter(parameter) for parameter in parameters)})"
-
-
-def _parameter(parameter: inspect.Parameter) -> str:
-    if parameter.default is parameter.empty:
-        return parameter.name
-    return f"{parameter.name}={parameter.default!r}"
+    return call_spec.signature(name, OPERATIONS[name])
 
 
 def _transform(spec: str) -> Transform:
@@ -80,23 +71,12 @@ def _listing() -> str:
     return ", ".join(OPERATIONS)
 
 
-def _read(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
+def _read(spec: str) -> call_spec.CallSpec:
     """Name, positional and named arguments of a spec, literals only."""
     try:
-        node = ast.parse(spec.strip(), mode="eval").body
-        call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
-        if not isinstance(call.func, ast.Name):
-            raise ValueError("not a call")
-        positional = [_literal(argument) for argument in call.args]
-        named = {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError, TypeError, AttributeError) as error:
+        return call_spec.read(spec)
+    except ValueError as error:
         raise UserError(
             f"transform {spec!r} must read like {signature('random_crop')}: a name from "
             f"{_listing()}, and numbers, strings or tuples in brackets"
         ) from error
-    return call.func.id, positional, named
-
-
-def _literal(node: ast.expr) -> Any:
-    value = ast.literal_eval(node)
-    return tuple(value) if isinstance(value, list) else value

@@ -23,14 +23,15 @@ def test_digits_are_scikit_learns_split_in_two():
 
 
 def test_kinds_are_named():
-    assert set(sources.names()) == {"array", "digits", "image_folder", "packed", "tfds"}
+    kinds = {"array", "digits", "fgvc_aircraft", "image_folder", "packed", "tfds"}
+    assert set(sources.names()) == kinds
     with pytest.raises(UserError, match="did you mean 'image_folder'"):
         sources.create("image_foldr", "train")
     with pytest.raises(UserError, match="'tset'"):
         sources.create("digits", "tset")
 
 
-@pytest.mark.parametrize("kind", ["array", "image_folder", "packed"])
+@pytest.mark.parametrize("kind", ["array", "fgvc_aircraft", "image_folder", "packed"])
 def test_a_source_without_a_path_says_so(kind):
     with pytest.raises(UserError, match=r"data.path is empty"):
         sources.create(kind, "train")

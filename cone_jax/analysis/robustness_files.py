@@ -1,0 +1,74 @@
+"""What an evaluation under corruption leaves in the workdir: numbers, a table, a figure."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from cone_jax import atomic_file
+from cone_jax.analysis import figure_style, figures
+from cone_jax.analysis.csv_table import write_csv
+from cone_jax.analysis.markdown_table import markdown_table
+from cone_jax.evaluation.corruption_error import ERRORS_FILE, ERRORS_HEADER
+from cone_jax.evaluation.corruptions import SEVERITIES
+from cone_jax.evaluation.robustness import RobustnessOutcome
+
+
+def write_robustness(outcome: RobustnessOutcome, directory: Path) -> list[Path]:
+    """Writes errors.csv, robustness.md and the figure below `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    table = directory / "robustness.md"
+    with atomic_file.replacing(table) as unfinished:
+        unfinished.write_text(_markdown(outcome))
+    return [
+        write_csv(directory / ERRORS_FILE, ERRORS_HEADER, outcome.errors.rows()),
+        table,
+        *figure_style.save(robustness_figure(outcome), directory / "robustness"),
+    ]
+
+
+def robustness_figure(outcome: RobustnessOutcome) -> Figure:
+    """Errors in per cent: severities down, corruptions across."""
+    names = list(outcome.errors.corrupted)
+    values = 100.0 * np.array([outcome.errors.corrupted[name] for name in names]).T
+    panel = figures.Matrix(
+        f"top-1 error, % (clean: {100.0 * outcome.errors.clean:.1f})",
+        values,
+        list(map(str, SEVERITIES)),
+        [_short(name) for name in names],
+        "severity",
+        "corruption",
+    )
+    return figures.matrices([panel], number="{:.0f}")
+
+
+def _short(name: str) -> str:
+    name = name.removesuffix("_transform").removesuffix("_compression")
+    return name.replace("_", " ")
+
+
+def _markdown(outcome: RobustnessOutcome) -> str:
+    errors, normalised = outcome.errors, outcome.normalised
+    header = ["corruption", *(f"severity {each}" for each in SEVERITIES), "mean"]
+    rows = [
+        [name, *(f"{100.0 * each:.2f}" for each in by_severity), f"{100.0 * errors.mean(name):.2f}"]
+        for name, by_severity in errors.corrupted.items()
+    ]
+    over_corruptions = np.mean([list(each) for each in errors.corrupted.values()], axis=0)
+    last = ["mean", *(f"{100.0 * each:.2f}" for each in over_corruptions)]
+    rows.append([*last, f"{100.0 * errors.overall():.2f}"])
+    if normalised is not None:
+        header += ["CE", "relative CE"]
+        for row in rows[:-1]:
+            row += [f"{normalised.ce[row[0]]:.2f}", f"{normalised.relative_ce[row[0]]:.2f}"]
+        rows[-1] += [f"{normalised.mce:.2f}", f"{normalised.relative_mce:.2f}"]
+    lines = [
+        f"Top-1 error in per cent; {100.0 * errors.clean:.2f} on clean pictures.",
+        f"Pictures: {outcome.data or 'the test split, corrupted here (frost is generated)'}.",
+    ]
+    if normalised is not None:
+        lines.append(
+            f"CE and relative CE in per cent of {outcome.baseline}; their means are mCE and "
+            "relative mCE."
+        )
+    return "\n".join([*lines, "", markdown_table(header, rows), ""])

@@ -1,0 +1,80 @@
+"""The evaluator ``classification``: accuracy, loss and calibration on labelled pictures."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ml_collections import ConfigDict
+
+from cone_jax.data import datasets
+from cone_jax.data.sources import Source
+from cone_jax.evaluation import classification, label_maps, other_sets
+from cone_jax.evaluation.classification import ClassificationResult, Examples
+from cone_jax.evaluation.evaluator import Evaluator, Outcome, Report, Variables
+
+if TYPE_CHECKING:
+    from cone_jax.training.run import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationOutcome(Outcome):
+    """What the network makes of every picture of `source`."""
+
+    result: ClassificationResult
+    examples: Examples
+    source: Source
+    class_names: tuple[str, ...]
+    config: ConfigDict  # of the stage; it says how pictures are prepared
+
+
+# Sets of only some of ImageNet's classes, among which a network is to choose. TFDS lists all.
+_SOME_CLASSES = ("imagenet_a", "imagenet_r")
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification(Evaluator):
+    """Accuracy on the run's test split, another split, or another data set with its classes.
+
+    `data` is a TFDS set such as ``imagenet_v2``, or a folder ``<class>/*``. With `among`
+    ``present`` the network chooses among the classes that occur there, not all of its own.
+    """
+
+    split: str = ""  # "": data.test_split, or the part for testing of `data`
+    data: str = ""  # "": the run's own
+    among: str = ""  # all or present; "": present for ImageNet-A and -R
+
+    metrics: ClassVar[tuple[str, ...]] = classification.METRICS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.among not in ("", "all", "present"):
+            raise ValueError(f"among must be all or present, not {self.among!r}")
+
+    @property
+    def default_name(self) -> str:
+        words = re.findall(r"\w+", f"{Path(self.data).name if self.data else ''} {self.split}")
+        return "_".join(words) or "test"
+
+    def evaluate(self, run: "Run", variables: Variables, report: Report) -> ClassificationOutcome:
+        source = self._open(run)
+        some = self.data.partition("/")[0].partition(":")[0] in _SOME_CLASSES
+        restricted = self.among == "present" or (not self.among and some)
+        classes = label_maps.present_labels(source) if restricted else None
+        examples = run.examine(variables, source, report, classes=classes)
+        result = classification.summarise(examples, run.dataset.num_classes)
+        return ClassificationOutcome(
+            scores=result.scores(),
+            result=result,
+            examples=examples,
+            source=source,
+            class_names=run.dataset.class_names,
+            config=run.config,
+        )
+
+    def _open(self, run: "Run") -> Source:
+        if self.data:
+            return other_sets.open_set(run, self.data, self.split)
+        if self.split:
+            return datasets.open_split(run.config.data, self.split)
+        return run.dataset.test

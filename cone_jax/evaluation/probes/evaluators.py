@@ -1,0 +1,117 @@
+"""The evaluators ``knn`` and ``linear``: probes of the frozen features, while training or after.
+
+The training split is seen as test pictures are, without augmentation.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from cone_jax.data.sources import Source
+from cone_jax.evaluation.evaluator import Evaluator, Outcome, Report, Variables
+from cone_jax.evaluation.probes import knn, linear
+from cone_jax.evaluation.probes.extraction import Features, extract
+
+if TYPE_CHECKING:
+    from cone_jax.training.run import Run
+
+SPACES = ("features", "embedding")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Probe(Evaluator):
+    """What both have in common."""
+
+    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "mean_per_class")
+    needs_classifier: ClassVar[bool] = False
+
+    space: str = dataclasses.field(default="features", kw_only=True)  # or embedding, the head's
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.space not in SPACES:
+            raise ValueError(f"space must be one of {', '.join(SPACES)}, not {self.space!r}")
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.space == "features" else f"_{self.space}"
+
+    def _sets(
+        self, run: "Run", variables: Variables, report: Report
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Features and labels to learn from, features and labels to be tested on."""
+        found = [look(run, variables, s, report) for s in (run.dataset.train, run.dataset.test)]
+        train, test = ((getattr(rows, self.space), rows.labels) for rows in found)
+        return (*train, *test)
+
+
+@dataclasses.dataclass(frozen=True)
+class Knn(_Probe):
+    """Weighted votes of the k nearest training examples."""
+
+    k: int = 20
+    temperature: float = knn.TEMPERATURE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.k, int) and self.k >= 1):
+            raise ValueError(f"k must be a whole number of at least 1, not {self.k!r}")
+        if not (isinstance(self.temperature, int | float) and self.temperature > 0):
+            raise ValueError(f"temperature must be a positive number, not {self.temperature!r}")
+
+    @property
+    def default_name(self) -> str:
+        return f"knn{self.k}{self._suffix}"
+
+    def evaluate(self, run: "Run", variables: Variables, report: Report) -> Outcome:
+        scores = knn.knn_scores(
+            *self._sets(run, variables, report),
+            num_classes=run.dataset.num_classes,
+            mesh=run.mesh,
+            ks=(self.k,),
+            temperature=self.temperature,
+        )
+        return _outcome(scores)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(_Probe):
+    """Logistic regression; `l2` 0 chooses its strength on a part of the training split."""
+
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.l2, int | float) and self.l2 >= 0):
+            raise ValueError(f"l2 must be a number of at least 0, not {self.l2!r}")
+
+    @property
+    def default_name(self) -> str:
+        return f"linear{self._suffix}"
+
+    def evaluate(self, run: "Run", variables: Variables, report: Report) -> Outcome:
+        scores = linear.linear_scores(
+            *self._sets(run, variables, report),
+            num_classes=run.dataset.num_classes,
+            mesh=run.mesh,
+            l2_grid=(self.l2,) if self.l2 else linear.L2_GRID,
+        )
+        scores.pop("linear/l2")
+        return _outcome(scores)
+
+
+def look(run: "Run", variables: Variables, source: Source, report: Report) -> Features:
+    """What a network of `run` makes of every picture of `source`."""
+    return extract(
+        run.learner.encoder,
+        variables,
+        run.eval_stream(source, report),
+        mean=run.learner.mean,
+        std=run.learner.std,
+        mesh=run.mesh,
+    )
+
+
+def _outcome(scores: dict[str, float]) -> Outcome:
+    return Outcome({name.partition("/")[2]: score for name, score in scores.items()})

@@ -1,0 +1,96 @@
+"""Evaluators by the kind a config names, and whether they fit the rest of it."""
+
+import difflib
+from collections.abc import Iterable
+
+from ml_collections import ConfigDict
+
+from cone_jax import call_spec
+from cone_jax.errors import UserError, closest
+from cone_jax.evaluation.accuracy import Classification
+from cone_jax.evaluation.evaluator import Evaluator
+from cone_jax.evaluation.probes.evaluators import Knn, Linear
+from cone_jax.evaluation.real_labels import Real
+from cone_jax.evaluation.robustness import Robustness
+from cone_jax.objectives import Needs
+
+KINDS: dict[str, type[Evaluator]] = {
+    "classification": Classification,
+    "knn": Knn,
+    "linear": Linear,
+    "robustness": Robustness,
+    "real": Real,
+}
+
+
+def parse(specs: Iterable[str]) -> tuple[Evaluator, ...]:
+    """The evaluators that a config's list describes.
+
+    >>> [evaluator.prefix for evaluator in parse(("classification(network='key')",))]
+    ['test_key']
+    """
+    if isinstance(specs, str):
+        raise UserError(f"evaluation.evaluators must be a list of strings, not {specs!r}")
+    evaluators = tuple(_evaluator(spec) for spec in specs)
+    prefixes = [evaluator.prefix for evaluator in evaluators]
+    for prefix in prefixes:
+        if prefixes.count(prefix) > 1:
+            raise UserError(
+                f"evaluation.evaluators has two called {prefix!r}; give one another name='...'"
+            )
+    return evaluators
+
+
+def fits(evaluator: Evaluator, needs: Needs, *, averaged: bool) -> bool:
+    """Whether a stage has what an evaluator looks at: its classifier, its network."""
+    if evaluator.needs_classifier and not needs.classifier:
+        return False
+    return {"key": needs.key, "averaged": averaged}.get(evaluator.network, True)
+
+
+def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
+    """Refuses evaluators no stage can serve, and a best metric that none of them finds.
+
+    `stages` holds, of each, what its objective needs and whether it has an averaged model.
+    """
+    evaluators = parse(config.evaluation.evaluators)
+    stages = tuple(stages)
+    for spec, evaluator in zip(config.evaluation.evaluators, evaluators, strict=True):
+        if not any(fits(evaluator, needs, averaged=averaged) for needs, averaged in stages):
+            cure = "set average.decay" if evaluator.network == "averaged" else "leave network out"
+            raise UserError(
+                f"evaluation.evaluators ({spec}): {config.objective.name} has no "
+                f"{evaluator.network} network to evaluate; {cure}"
+            )
+    metric = config.checkpoint.best_metric
+    known = [name for evaluator in evaluators for name in evaluator.metric_names()]
+    if metric and metric not in known:
+        cure = closest(metric, known) if known else 'set it to ""'
+        raise UserError(
+            f"checkpoint.best_metric ({metric!r}) is found by none of evaluation.evaluators; {cure}"
+        )
+
+
+def _evaluator(spec: str) -> Evaluator:
+    try:
+        kind, positional, named = call_spec.read(spec)
+    except ValueError as error:
+        raise UserError(
+            f"evaluation.evaluators ({spec!r}) must read like knn(k=20, every_epochs=5): a kind "
+            f"from {', '.join(KINDS)}, and numbers or strings in brackets"
+        ) from error
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.4)
+        cure = f"the closest is {_signature(near[0])}" if near else f"there are {', '.join(KINDS)}"
+        raise UserError(f"evaluation.evaluators ({spec}): no evaluator {kind!r}; {cure}")
+    try:
+        return KINDS[kind](*positional, **named)
+    except (TypeError, ValueError) as error:
+        reason = str(error).removeprefix(f"{KINDS[kind].__name__}.__init__() ")
+        raise UserError(
+            f"evaluation.evaluators ({spec}): {reason}; use {_signature(kind)}"
+        ) from error
+
+
+def _signature(kind: str) -> str:
+    return call_spec.signature(kind, KINDS[kind])

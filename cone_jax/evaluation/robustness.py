@@ -1,0 +1,111 @@
+"""The evaluator ``robustness``: top-1 error under fifteen corruptions at five severities."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from cone_jax.data.sources import Source
+from cone_jax.evaluation import corrupted_sets, corruption_error
+from cone_jax.evaluation.corrupted_sets import CorruptedSet
+from cone_jax.evaluation.corruption_error import CorruptionErrors, Normalised
+from cone_jax.evaluation.corruptions import CORRUPTIONS, SEVERITIES
+from cone_jax.evaluation.corruptions.parameters import PARAMETERS
+from cone_jax.evaluation.evaluator import Evaluator, Outcome, Report, Variables
+
+if TYPE_CHECKING:
+    from cone_jax.training.run import Run
+
+# The name of AlexNet as a baseline; any other is the directory of a run.
+ALEXNET = "alexnet"
+
+
+@dataclasses.dataclass(frozen=True)
+class RobustnessOutcome(Outcome):
+    """Errors by corruption and severity, and what they are in terms of a baseline."""
+
+    errors: CorruptionErrors
+    normalised: Normalised | None
+    baseline: str
+    data: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Robustness(Evaluator):
+    """Errors on corrupted test pictures.
+
+    `data` is empty to corrupt the run's own test pictures, or the name of a TFDS set such as
+    ``imagenet2012_corrupted``, or a folder ``<corruption>/<severity>/<class>/``. `baseline` is
+    ``alexnet``, the directory of a run that was evaluated the same way, or empty for plain errors.
+    """
+
+    data: str = ""
+    baseline: str = ""
+    corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
+    parameters: str = "auto"  # imagenet, cifar, or by the size of the pictures
+    seed: int = 0  # of pictures made here
+
+    metrics: ClassVar[tuple[str, ...]] = ("error", "clean_error")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for corruption in self.corruptions:
+            if corruption not in CORRUPTIONS:
+                known = ", ".join(CORRUPTIONS)
+                raise ValueError(f"corruptions must be among {known}, not {corruption!r}")
+        if not self.corruptions:
+            raise ValueError("corruptions must not be empty")
+        if self.baseline and set(self.corruptions) != set(CORRUPTIONS):
+            raise ValueError("corruptions must be all fifteen when there is a baseline")
+        if self.parameters not in ("auto", *PARAMETERS):
+            known = ", ".join(("auto", *PARAMETERS))
+            raise ValueError(f"parameters must be one of {known}, not {self.parameters!r}")
+
+    @property
+    def default_name(self) -> str:
+        return "robustness"
+
+    def metric_names(self) -> tuple[str, ...]:
+        normalised = ("mce", "relative_mce") if self.baseline else ()
+        return tuple(f"{self.prefix}/{metric}" for metric in (*self.metrics, *normalised))
+
+    def evaluate(self, run: "Run", variables: Variables, report: Report) -> RobustnessOutcome:
+        baseline = self._baseline()  # first: a mistake in it should not cost an evaluation
+
+        def error(source: Source, transforms: tuple[str, ...] | None = None) -> float:
+            examples = run.examine(variables, source, report, transforms=transforms)
+            return float((examples.predictions != examples.labels).mean())
+
+        clean = error(run.dataset.test)
+        corrupted: dict[str, tuple[float, ...]] = {}
+        for corruption in self.corruptions:
+            sets = (self._open(run, corruption, severity) for severity in SEVERITIES)
+            corrupted[corruption] = tuple(error(each.source, each.transforms) for each in sets)
+            shown = ", ".join(f"{each:.1%}" for each in corrupted[corruption])
+            report(f"{corruption}: error {shown}")
+        errors = CorruptionErrors(clean, corrupted)
+        scores = {"error": errors.overall(), "clean_error": clean}
+        normalised = None
+        if baseline is not None:
+            normalised = corruption_error.normalise(errors, baseline)
+            scores |= {"mce": normalised.mce, "relative_mce": normalised.relative_mce}
+        return RobustnessOutcome(scores, errors, normalised, self.baseline, self.data)
+
+    def _open(self, run: "Run", corruption: str, severity: int) -> CorruptedSet:
+        if self.data:
+            return corrupted_sets.ready_made(run, self.data, corruption, severity)
+        return corrupted_sets.generated(
+            run, corruption, severity, seed=self.seed, parameters=self.parameters
+        )
+
+    def _baseline(self) -> CorruptionErrors | None:
+        if not self.baseline:
+            return None
+        if self.baseline == ALEXNET:
+            return corruption_error.ALEXNET
+        directory = Path(self.baseline).expanduser()
+        return corruption_error.read(errors_path(directory))
+
+
+def errors_path(workdir: Path) -> Path:
+    """Where ``--mode=robustness`` leaves the errors of a run."""
+    return workdir / "evaluation" / "robustness" / corruption_error.ERRORS_FILE

@@ -1,0 +1,1 @@
+"""Fine-tuning on other data: the grid of runs, the choice among them, the table they end in."""

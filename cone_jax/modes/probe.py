@@ -1,0 +1,106 @@
+"""``--mode=probe``: how good the features of a network are, without training it further."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from cone_jax import atomic_file, checkpointing, distributed, workdir
+from cone_jax.checkpointing import Checkpoints
+from cone_jax.command_line import Arguments
+from cone_jax.evaluation.evaluator import Variables
+from cone_jax.evaluation.probes import (
+    Features,
+    extraction,
+    few_shot_scores,
+    knn_scores,
+    linear_scores,
+)
+from cone_jax.evaluation.probes.evaluators import SPACES, look
+from cone_jax.evaluation.transfer import starting_point
+from cone_jax.training import initial_weights
+from cone_jax.training.run import Run
+
+RESULT_FILE = "probe.json"
+
+
+def probe(arguments: Arguments, console: Console) -> None:
+    """Probes a checkpoint of --workdir, or the weights that ``config.init_from`` names.
+
+    The first needs only the workdir; the second takes the data from the config, and the network
+    too where the weights do not say what it is.
+    """
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, markup=False)
+
+    output = Path(arguments.flags["output"]).expanduser() if arguments.flags["output"] else None
+    if output is not None:
+        extraction.check_path(output)
+    if arguments.config.init_from:
+        config = starting_point.adopt(arguments.config, arguments.recipe, arguments.flags["step"])
+        starting_point.check_weights(config)
+        run = Run.open(config)
+        origin: dict[str, Any] = {"init_from": config.init_from}
+        variables = initial_weights.load(run, say).variables
+    else:
+        run, variables, step = _checkpoint(arguments)
+        origin = {"step": step}
+    splits = {
+        name: look(run, variables, source, say)
+        for name, source in (("train", run.dataset.train), ("test", run.dataset.test))
+    }
+    if output is not None and distributed.is_primary():
+        extraction.export(output, splits, run.dataset.class_names)
+        say(f"written: {output}")
+    scores = all_scores(run, splits["train"], splits["test"])
+    counts = {f"{name}_examples": len(rows.labels) for name, rows in splits.items()}
+    if distributed.is_primary():
+        arguments.workdir.mkdir(parents=True, exist_ok=True)
+        with atomic_file.replacing(arguments.workdir / RESULT_FILE) as unfinished:
+            unfinished.write_text(json.dumps({**origin, **counts, **scores}, indent=2) + "\n")
+    _print(console, scores)
+    say(f"written: {arguments.workdir / RESULT_FILE}")
+
+
+def all_scores(run: Run, train: Features, test: Features) -> dict[str, dict[str, float]]:
+    """Every probe on the backbone's features, and on the head's embedding where it has a head."""
+    scores = {}
+    for space in SPACES:
+        if space == "embedding" and run.learner.encoder.spec.projection is None:
+            continue
+        sets = getattr(train, space), train.labels, getattr(test, space), test.labels
+        scores[space] = {
+            name: value
+            for scored_by in (knn_scores, linear_scores, few_shot_scores)
+            for name, value in scored_by(
+                *sets, num_classes=run.dataset.num_classes, mesh=run.mesh
+            ).items()
+        }
+    return scores
+
+
+def _checkpoint(arguments: Arguments) -> tuple[Run, Variables, int]:
+    config = workdir.load_config(arguments.workdir)
+    step = checkpointing.resolve_step(
+        arguments.workdir, arguments.flags["step"], best_metric=config.checkpoint.best_metric
+    )
+    run = Run.open(config)
+    with Checkpoints(arguments.workdir, read_only=True) as checkpoints:
+        variables = run.restore_variables(checkpoints, step, "evaluated")
+    return run.stage_at(step), variables, step
+
+
+def _print(console: Console, scores: dict[str, dict[str, float]]) -> None:
+    table = Table(box=box.SIMPLE)
+    table.add_column("probe", style="bold")
+    for space in scores:
+        table.add_column(space, justify="right")
+    for name in scores["features"]:
+        shown = (values.get(name) for values in scores.values())
+        form = "{:g}" if name.endswith("/l2") else "{:.2%}"
+        table.add_row(name, *("-" if value is None else form.format(value) for value in shown))
+    console.print(table)

@@ -1,0 +1,69 @@
+"""CIFAR-100 at a size that two CPU cores can study: few images, a narrow ResNet-18.
+
+    python main.py --config=configs/cifar_small.py --config.data.path=DATA_DIR --workdir=runs/small
+
+DATA_DIR is a TFDS data_dir with CIFAR-100 prepared as ArrayRecord (`--mode=prepare`). 5,000
+training images, all 10,000 test images; about five minutes a run on one core. The network has the
+ImageNet stem, so that its convolutions see 8x8 pixels and fewer. Options, joined by commas:
+
+    coarse          the 20 superclasses as classes: more variety inside a class
+    cross_entropy, supcon, paco, nnclr and any other method, in CoNe's place
+    underfit        20,000 images, a quarter of the epochs, half the width
+
+Not a recipe of the paper. `benchmarks/study_cifar100.py` compares methods with it, and
+`docs/results/cifar100_small.md` has what came out.
+"""
+
+from ml_collections import ConfigDict
+
+from cone_jax import config as config_lib
+from cone_jax.data.transforms import recipes
+
+
+def get_config(options: str = "") -> ConfigDict:
+    config = config_lib.default()
+    config.epochs = 60
+    config.batch_size = 128
+
+    config.data.source = "tfds"
+    config.data.name = "cifar100"
+    config.data.train_split = "train[:5000]"
+    config.data.image_size = 32
+    config.data.train_transforms = recipes.cifar_standard()
+    config.data.mean = (0.5071, 0.4867, 0.4408)
+    config.data.std = (0.2675, 0.2565, 0.2761)
+    config.data.threads = 1
+
+    config.model.name = "resnet18"
+    config.model.stem = "imagenet"
+    config.model.options.width = 16
+    config.model.head_hidden = 512
+    config.model.predictor_hidden = 512
+    config.model.embedding_dim = 64
+
+    # The bank is almost as large as the training set: without exclude_self the nearest positive
+    # would be the image itself, an epoch ago.
+    config.bank.size = 4096
+    config.bank.exclude_self = True
+    config.objective.cone.neighbours = 32
+
+    config.optimizer.learning_rate = 0.2
+    config.optimizer.weight_decay = 5e-4
+    config.schedule.warmup_epochs = 3.0
+    config.log_every = 39  # an epoch
+    config.evaluation.every_epochs = 0.0
+    config.evaluation.batch_size = 1000
+    config.checkpoint.every_epochs = 20.0
+    return config_lib.apply_options(config, options, {"coarse": _coarse, "underfit": _underfit})
+
+
+def _coarse(config: ConfigDict) -> None:
+    config.data.label_key = "coarse_label"
+
+
+def _underfit(config: ConfigDict) -> None:
+    config.data.train_split = "train[:20000]"
+    config.epochs = 15
+    config.model.options.width = 8
+    config.schedule.warmup_epochs = 1.0
+    config.checkpoint.every_epochs = 5.0
