@@ -13,7 +13,7 @@ runtime.use_compilation_cache()
 
 from rich.console import Console
 
-from cone_jax import command_line, distributed
+from cone_jax import command_line, disk_errors, distributed
 from cone_jax.errors import Failure, Interrupted, UserError
 from cone_jax.modes import MODES
 
@@ -25,15 +25,21 @@ def main(argv: Sequence[str]) -> int:
     if any(argument in ("-h", "-help", "--help", "--helpfull", "--helpshort") for argument in argv):
         print(command_line.help_text(help_lines))
         return 0
-    # Orbax and Grain log their inner workings; a user wants warnings only.
+    # Orbax and Grain log their inner workings; a user wants warnings only. What goes wrong in
+    # their threads is raised in ours as well.
     logging.getLogger("absl").setLevel(logging.WARNING)
+    logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     try:
         arguments = command_line.parse(argv, help_lines)
+        mode = MODES[arguments.mode]
+        if not mode.joint:
+            distributed.refuse_company(arguments.mode, arguments.flags["coordinator"])
         distributed.initialize(
             *(arguments.flags[name] for name in ("coordinator", "num_processes", "process_id"))
         )
         quiet = not distributed.is_primary()
-        MODES[arguments.mode].run(arguments, Console(highlight=False, quiet=quiet))
+        mode.run(arguments, Console(highlight=False, quiet=quiet))
     except UserError as error:
         errors.print(f"error: {error}")
         return 2
@@ -43,8 +49,13 @@ def main(argv: Sequence[str]) -> int:
     except Failure as error:
         errors.print(f"failed: {error}")
         return 1
+    except OSError as error:
+        if disk_errors.reason(error) is None:
+            raise
+        errors.print(f"failed: {error}")
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    distributed.leave(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ followed by another.
 """
 
 import argparse
+import collections
 import random
 import subprocess
 import sys
@@ -64,10 +65,18 @@ def finish(directory: Path, steps: int) -> float:
     return time.monotonic() - began
 
 
+def moment(directory: Path) -> str:
+    """Where a kill fell, as far as the files tell."""
+    if any(directory.glob("checkpoints/*tmp*")):
+        return "in a checkpoint write"
+    return "later" if any(directory.glob("checkpoints/*")) else "before the first checkpoint"
+
+
 def kill_until_done(
     directory: Path, steps: int, kills: int, longest: float, rng: random.Random
-) -> int:
-    """Kills the run up to `kills` times, then lets it finish; returns the kills."""
+) -> list[str]:
+    """Kills the run up to `kills` times, then lets it finish; returns where the kills fell."""
+    moments: list[str] = []
     for count in range(kills):
         process = start(directory, steps)
         try:
@@ -75,12 +84,13 @@ def kill_until_done(
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
+            moments.append(moment(directory))
             continue
         if process.returncode:
             sys.exit(f"start {count} failed by itself:\n{errors}")
-        return count
+        return moments
     finish(directory, steps)
-    return kills
+    return moments
 
 
 def final_state(directory: Path, steps: int) -> tuple[list[np.ndarray], int | None]:
@@ -113,26 +123,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--longest", type=float, default=12.0, help="seconds before a kill")
+    parser.add_argument(
+        "--longest",
+        type=float,
+        default=0.0,
+        help="seconds before a kill, at most; 0: half of what the run takes when left alone",
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch, "whole")
         seconds = finish(whole, options.steps)
         print(f"left alone, the run takes {seconds:.0f} s", flush=True)
-        rng = random.Random(options.seed)
+        rng, longest = random.Random(options.seed), options.longest or seconds / 2
         spent = runs = failures = 0
+        all_moments: collections.Counter[str] = collections.Counter()
         while spent < options.kills:
             killed = Path(scratch, f"killed{runs}")
-            kills = kill_until_done(
-                killed, options.steps, options.kills - spent, options.longest, rng
-            )
+            moments = kill_until_done(killed, options.steps, options.kills - spent, longest, rng)
             found = differences(whole, killed, options.steps)
             print(
-                f"run {runs}: {kills} kills; differences: {'; '.join(found) or 'none'}", flush=True
+                f"run {runs}: {len(moments)} kills; differences: {'; '.join(found) or 'none'}",
+                flush=True,
             )
-            spent, runs, failures = spent + kills, runs + 1, failures + bool(found)
-    print(f"{spent} kills in {runs} runs, {failures} of them different")
+            all_moments.update(moments)
+            spent, runs, failures = spent + len(moments), runs + 1, failures + bool(found)
+    where = ", ".join(f"{count} {name}" for name, count in all_moments.most_common())
+    print(f"{spent} kills ({where}) in {runs} runs, {failures} of them different")
     sys.exit(1 if failures else 0)
 
 

@@ -23,26 +23,29 @@ def write_manifest(checkpoint: Path, manifest: Path) -> None:
         unfinished.write_text(json.dumps(entries, indent=1))
 
 
-def find_damage(checkpoint: Path, manifest: Path) -> str | None:
+def find_damage(checkpoint: Path, manifest: Path, only: str = "") -> str | None:
     """What is wrong with the first file that is not as recorded; None if all are.
 
-    A checkpoint without a manifest was not written by this program's trainer, and is taken as
-    it is.
+    With `only`, the files of that item are looked at and no others. A checkpoint without a
+    manifest was not written by this program's trainer, and is taken as it is.
     """
     if not manifest.exists():
         return None
     try:
         recorded = json.loads(manifest.read_text())
-    except ValueError:
+        entries = [(str(name), int(size), int(crc)) for name, (size, crc) in recorded.items()]
+    except (ValueError, TypeError, AttributeError):
         return f"{manifest.name} is unreadable"
-    for name, expected in recorded.items():
+    for name, expected_size, expected_checksum in entries:
+        if only and not name.startswith(f"{only}/"):
+            continue
         path = checkpoint / name
         if not path.is_file():
             return f"{name} is missing"
         size, checksum = _fingerprint(path)
-        if size != expected[0]:
-            return f"{name} has {size} bytes instead of {expected[0]}"
-        if checksum != expected[1]:
+        if size != expected_size:
+            return f"{name} has {size} bytes instead of {expected_size}"
+        if checksum != expected_checksum:
             return f"{name} has another checksum than when it was written"
     return None
 

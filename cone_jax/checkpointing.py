@@ -1,23 +1,29 @@
 """Checkpoints of a run: the whole train state, the position in the data, and the progress.
 
 Orbax writes `checkpoints/<step>/` in the background and makes it visible only when complete.
-The latest few are kept, and the best one by a named metric.
+The latest few are kept, and the best one by a named metric: the highest, or the lowest where the
+metric is an error or a loss.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from cone_jax import checkpoint_integrity, distributed
+from cone_jax import checkpoint_fit, checkpoint_integrity, distributed
 from cone_jax.errors import TrainingFailed, UserError
 
 DIRECTORY = "checkpoints"
 # Where checkpoints go that turn out to be damaged: out of the way, but not lost.
 DAMAGED = "damaged"
+
+# Metrics, by the last part of their names, of which less is better.
+LOWER_IS_BETTER = ("loss", "ece", "error", "clean_error", "mce", "relative_mce")
 
 Tree = Any
 
@@ -44,10 +50,18 @@ class Checkpoints:
         self._workdir = Path(workdir).absolute()
         self._directory = self._workdir / DIRECTORY
         self._best_metric = best_metric
+        self._damage: list[str] = []
+        if not read_only:  # before Orbax reads anything
+            if distributed.is_primary():
+                self._damage = self._set_damaged_aside()
+            distributed.barrier("damaged checkpoints are set aside")
+        # Readers need no agreement: each takes what it needs, also while others do not read.
+        alone = {"primary_host": jax.process_index(), "active_processes": {jax.process_index()}}
+        processes = ocp.options.MultiprocessingOptions(**alone if read_only else {})
         handlers = {
-            "state": ocp.PyTreeCheckpointHandler(),
-            "data": ocp.JsonCheckpointHandler(),
-            "progress": ocp.JsonCheckpointHandler(),
+            "state": ocp.PyTreeCheckpointHandler(multiprocessing_options=processes),
+            "data": ocp.JsonCheckpointHandler(multiprocessing_options=processes),
+            "progress": ocp.JsonCheckpointHandler(multiprocessing_options=processes),
         }
         keep_best = policies.BestN(
             get_metric_fn=self._rank, n=1, keep_checkpoints_without_metrics=False
@@ -59,17 +73,29 @@ class Checkpoints:
             # what a running process is writing.
             cleanup_tmp_directories=not read_only,
             create=not read_only,
+            multiprocessing_options=processes,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._update_manifests),
         )
-        self._manager = ocp.CheckpointManager(
-            self._directory, options=options, item_handlers=handlers
-        )
+        try:
+            self._manager = ocp.CheckpointManager(
+                self._directory, options=options, item_handlers=handlers
+            )
+        except ValueError as error:
+            raise UserError(f"{self._directory} cannot be read: {error}") from error
+
+    @property
+    def workdir(self) -> Path:
+        """The directory that they are below."""
+        return self._workdir
 
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._manager.close()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        # Closing waits for all processes, and after such an error some may be gone.
+        deserted = kind is not None and issubclass(kind, jax.errors.JaxRuntimeError)
+        if not (deserted and jax.process_count() > 1):
+            self._manager.close()
 
     def save(
         self,
@@ -96,7 +122,7 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def best_step(self) -> int | None:
-        """The checkpoint with the highest best metric, the later one of equals."""
+        """The checkpoint that is best by the best metric, the later one of equals."""
         measured = {step: self._manager.metrics(step) or {} for step in self._manager.all_steps()}
         scored = [(self._rank(m), step) for step, m in measured.items() if self._best_metric in m]
         return max(scored)[1] if scored else None
@@ -104,34 +130,57 @@ class Checkpoints:
     def newest_intact_step(self, report: Callable[[str], None]) -> int | None:
         """The newest checkpoint whose files are as written; None where there never was one.
 
-        Damaged ones are reported and moved to `damaged/`. When all are damaged, that is an error: a
-        run must not silently start from zero. With several processes the first one decides.
+        Damaged ones, which were moved to `damaged/`, are reported. When all are damaged, that is an
+        error: a run must not silently start from zero. With several processes the first decides.
         """
+        for line in self._damage:
+            report(line)
         nothing = -1
-        found = self._set_damaged_aside(report) if distributed.is_primary() else None
-        step = distributed.from_primary(nothing if found is None else found)
-        self._manager.reload()
-        return None if step == nothing else step
-
-    def _set_damaged_aside(self, report: Callable[[str], None]) -> int | None:
-        steps = sorted(self._manager.all_steps(), reverse=True)
-        for step in steps:
-            damage = checkpoint_integrity.find_damage(self._path(step), self._manifest(step))
-            if damage is None:
-                return step
-            target = self._workdir / DAMAGED / str(step)
-            report(f"checkpoint {step} is damaged ({damage}); moved to {target}")
-            target.parent.mkdir(exist_ok=True)
-            self._path(step).rename(target)
-        if (self._workdir / DAMAGED).exists():
+        found = self._manager.latest_step() if distributed.is_primary() else None
+        if found is None and distributed.is_primary() and (self._workdir / DAMAGED).exists():
             raise TrainingFailed(
                 f"every checkpoint of {self._workdir} is damaged; they are in "
                 f"{self._workdir / DAMAGED}; start anew with another --workdir"
             )
-        return None
+        step = distributed.from_primary(nothing if found is None else found)
+        return None if step == nothing else step
+
+    def _set_damaged_aside(self) -> list[str]:
+        """Moves damaged checkpoints away, and says which.
+
+        Down to the newest intact one all files are looked at; of older ones only those that
+        Orbax reads when it opens the directory.
+        """
+        said: list[str] = []
+        steps = ocp.utils.checkpoint_steps(self._directory) if self._directory.is_dir() else []
+        intact = False
+        for step in sorted(steps, reverse=True):
+            damage = checkpoint_integrity.find_damage(
+                self._path(step), self._manifest(step), only="metrics" if intact else ""
+            )
+            if damage is None:
+                intact = True
+                continue
+            target = self._workdir / DAMAGED / str(step)
+            said.append(f"checkpoint {step} is damaged ({damage}); moved to {target}")
+            target.parent.mkdir(exist_ok=True)
+            self._path(step).rename(target)
+        return said
 
     def restore(self, step: int, abstract_state: Tree) -> Restored:
-        """The whole checkpoint, arrays placed as `abstract_state` says."""
+        """The whole checkpoint, arrays placed as `abstract_state` says.
+
+        Raises `UserError` if it is the checkpoint of another state, naming what differs.
+        """
+        stored = checkpoint_fit.shapes(self._manager.item_metadata(step)["state"].tree)
+        expected = checkpoint_fit.shapes(abstract_state)
+        bank = getattr(abstract_state, "bank", None)
+        misfit = checkpoint_fit.find_misfit(stored, expected, bank.size if bank else 0)
+        if misfit:
+            raise UserError(
+                f"checkpoint {step} of {self._workdir} does not fit the config: {misfit}; "
+                "choose another --workdir or the run's own config and data"
+            )
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
@@ -177,12 +226,25 @@ class Checkpoints:
 
     def _rank(self, metrics: dict[str, float]) -> float:
         value = metrics.get(self._best_metric, math.nan)
+        if self._best_metric.rpartition("/")[2] in LOWER_IS_BETTER:
+            value = -value
         return -math.inf if math.isnan(value) else value
 
 
 def _restore_args(abstract: Tree, **options: Any) -> ocp.args.PyTreeRestore:
-    restore_args = ocp.checkpoint_utils.construct_restore_args(abstract)
+    restore_args = jax.tree_util.tree_map_with_path(
+        _with_padding, ocp.checkpoint_utils.construct_restore_args(abstract)
+    )
     return ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, **options)
+
+
+def _with_padding(path: tuple[Any, ...], args: ocp.RestoreArgs) -> ocp.RestoreArgs:
+    """Lets the columns of a bank be cut or padded: how much padding they have depends on devices.
+
+    `checkpoint_fit` has seen to it that no row is lost.
+    """
+    of_bank = checkpoint_fit.name_of(path[:1]) == "bank"
+    return dataclasses.replace(args, strict=False) if of_bank and args.global_shape else args
 
 
 def resolve_step(

@@ -18,6 +18,9 @@ DEFAULT_CONFIG = "configs/digits.py"
 # Flags that only some modes read: default and help.
 FLAGS = {
     "step": ("latest", "checkpoint to use: a step, 'latest' (default) or 'best'"),
+    "evaluators": ("", "what to measure, as in config.evaluation.evaluators; default: the run's"),
+    "corrupted": ("", "corrupted pictures: a TFDS set or a folder; default: made from the run's"),
+    "baseline": ("", "of corruption errors: 'alexnet' (default for ImageNet) or another run"),
     "format": ("safetensors", "of an export"),
     "images": ("", "pictures to classify: files or folders, joined by commas"),
     "output": ("", "file or folder to write to, where a mode's default does not suit"),

@@ -30,6 +30,7 @@ def default() -> ConfigDict:
     config.epochs = 100
     config.steps = 0  # when positive, replaces `epochs`
     config.batch_size = 256  # over all devices and processes
+    config.accumulate = 1  # parts that a batch is taken in, for the memory of one part
     config.init_from = ""  # weights to start from: .safetensors, .pth, a run or an export
     config.init_strict = True  # every weight must have its place; False: those that fit
     config.data = _data()
@@ -44,21 +45,29 @@ def default() -> ConfigDict:
     config.optimizer = _optimizer()
     config.schedule = _schedule()
     config.linear_stage = _linear_stage()
+    config.transfer = _transfer()
+    config.nonfinite = ConfigDict()
+    config.nonfinite.policy = "stop"  # when a loss or gradient is not finite; or skip the update
+    config.nonfinite.skip_limit = 10  # updates skipped in the whole run; one more ends it
     config.log_every = 20  # steps between two records of train metrics
+    config.profile_steps = ()  # (first, last): trace these steps into <workdir>/profile
     config.wandb_project = ""  # Weights & Biases project to log to as well; "": none
     config.evaluation = ConfigDict()
+    # What is measured, e.g. ("classification", "knn(k=20, network='key', every_epochs=5)");
+    # cone_jax/evaluation/registry.py lists the kinds.
+    config.evaluation.evaluators = ("classification",)
     config.evaluation.every_epochs = 1.0  # 0: at the end only
     config.evaluation.batch_size = 256
     config.checkpoint = ConfigDict()
     config.checkpoint.every_epochs = 1.0  # 0: at the end only
     config.checkpoint.keep = 2  # the latest so many, and the best one
-    config.checkpoint.best_metric = "test/top1"
+    config.checkpoint.best_metric = "test/top1"  # of any evaluator; "": no checkpoint is best
     return config
 
 
 def _data() -> ConfigDict:
     data = ConfigDict()
-    data.source = "digits"  # or tfds, image_folder, packed, array
+    data.source = "digits"  # or tfds, image_folder, packed, array, fgvc_aircraft
     data.name = ""  # of a TFDS set: name[/config][:version]
     data.path = ""  # image folder, packed folder, .npz file or folder, or TFDS data_dir
     data.label_key = "label"  # the TFDS feature to learn
@@ -116,9 +125,11 @@ def _bank() -> ConfigDict:
     bank = ConfigDict()
     bank.size = 65536
     bank.init = "masked"  # rows count once written; "official": noise that counts from step 0
+    bank.probs = "stored"  # or recomputed from the embeddings, by the key's classifier of today
     bank.probs_dtype = "float32"
     bank.exclude_self = False  # hide a sample's own older copy from its neighbours
-    bank.sharding = "replicated"
+    bank.recall_target = 1.0  # below 1: neighbours by approx_max_k, which may miss some
+    bank.sharding = "replicated"  # or sharded: rows split over all devices
     return bank
 
 
@@ -159,7 +170,7 @@ def _optimizer() -> ConfigDict:
     optimizer.epsilon = 1e-8  # of adamw, lamb and rmsprop
     optimizer.trust_coefficient = 1e-3  # of lars
     optimizer.weight_decay = 1e-4
-    # Or exclude_1d: no decay on biases and norms; kernels: on convolution and linear weights.
+    # Or exclude_1d: not on biases, norms, class token and positions.
     optimizer.decay_scope = "all"
     optimizer.clip_norm = 0.0  # 0: gradients are not clipped
     return optimizer
@@ -190,6 +201,18 @@ def _linear_stage() -> ConfigDict:
     stage.schedule = _schedule()
     stage.schedule.warmup_epochs = 0.0
     return stage
+
+
+def _transfer() -> ConfigDict:
+    """The grid of ``--mode=transfer``; other modes ignore it."""
+    transfer = ConfigDict()
+    transfer.name = ""  # of the data set, as the paper's table heads its column
+    transfer.metric = "top1"  # or mean_per_class: what is compared and shown; both are kept
+    transfer.learning_rates = ()  # peak rates; every one meets every weight decay
+    transfer.weight_decays = ()  # divided by the learning rate
+    transfer.train_split = ""  # what the runs of the grid are trained on, and
+    transfer.validation_split = ""  # compared on; the last run uses data's own splits
+    return transfer
 
 
 def apply_preset(config: ConfigDict, preset: str) -> ConfigDict:

@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 
 from cone_jax import objectives
 from cone_jax.errors import UserError, closest
+from cone_jax.evaluation import registry
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.last_batch": ("drop", "carry"),
@@ -15,12 +16,15 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.classifier_input": ("embedding", "features"),
     "bank.init": ("masked", "official"),
     "bank.probs_dtype": ("float32", "bfloat16"),
-    "bank.sharding": ("replicated",),
+    "bank.probs": ("stored", "recomputed"),
+    "bank.sharding": ("replicated", "sharded"),
     "ema.schedule": ("official_auto", "cosine_to_one", "constant"),
     "ema.order": ("before_forward", "after_update"),
-    "optimizer.decay_scope": ("all", "exclude_1d", "kernels"),
+    "optimizer.decay_scope": ("all", "exclude_1d"),
     "schedule.decay": ("cosine", "linear", "constant", "steps", "exponential"),
     "schedule.unit": ("epoch", "step"),
+    "transfer.metric": ("top1", "mean_per_class"),
+    "nonfinite.policy": ("stop", "skip"),
 }
 
 # field: (lowest, highest) allowed; None: no limit
@@ -41,7 +45,9 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "model.head_layers": (0, None),
     "model.head_hidden": (0, None),
     "model.predictor_hidden": (1, None),
+    "accumulate": (1, None),
     "bank.size": (1, None),
+    "bank.recall_target": (0.01, 1.0),
     "ema.momentum": (0.0, 1.0),
     "mixing.mixup_alpha": (0.0, None),
     "mixing.cutmix_alpha": (0.0, None),
@@ -67,6 +73,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "evaluation.batch_size": (1, None),
     "checkpoint.every_epochs": (0.0, None),
     "checkpoint.keep": (1, None),
+    "nonfinite.skip_limit": (0, None),
 }
 
 # Sections of the config that are the linear stage's too.
@@ -92,6 +99,16 @@ def validate(config: ConfigDict) -> None:
             raise UserError(
                 f"{prefix}epochs ({stage.epochs}) must be positive, or set {prefix}steps"
             )
+    for field, lowest in (("learning_rates", "positive"), ("weight_decays", "at least 0")):
+        for value in config.transfer[field]:
+            if not (value > 0 or (value == 0 and lowest != "positive")):
+                raise UserError(f"transfer.{field} ({value}) must be {lowest}")
+    profiled = config.profile_steps
+    if profiled and not (len(profiled) == 2 and 1 <= profiled[0] <= profiled[1]):
+        raise UserError(
+            f"profile_steps ({profiled}) must be the first and the last step to trace, such as "
+            "(10, 12), or ()"
+        )
     for field in ("mean", "std"):
         if len(config.data[field]) != 3:
             raise UserError(f"data.{field} ({config.data[field]}) must have three values, R G B")
@@ -105,7 +122,13 @@ def validate(config: ConfigDict) -> None:
         raise UserError(
             f"objective.name ({name!r}) is unknown; {closest(name, objectives.names())}"
         )
-    _check_needs(config, objectives.create(name, config.objective[name]))
+    objective = objectives.create(name, config.objective[name])
+    _check_needs(config, objective)
+    stages = [(objective.needs, config.average.decay > 0)]
+    if not objective.needs.classifier:
+        linear = objectives.create("linear", config.objective.linear)
+        stages.append((linear.needs, False))
+    registry.check(config, stages)
 
 
 def _check_needs(config: ConfigDict, objective: objectives.Objective) -> None:
@@ -130,6 +153,11 @@ def _check_needs(config: ConfigDict, objective: objectives.Objective) -> None:
         raise UserError(
             f"mixing.mixup_alpha ({config.mixing.mixup_alpha}) and mixing.cutmix_alpha "
             f"({config.mixing.cutmix_alpha}) must be 0 for {name}, which takes one label an image"
+        )
+    if config.accumulate > 1 and (needs.whole_batch or needs.bank_first):
+        raise UserError(
+            f"accumulate ({config.accumulate}) must be 1 for {name}, which needs the whole batch "
+            "at once"
         )
     if needs.bank:
         _check_bank(config, objective)

@@ -1,13 +1,19 @@
 """Several processes as one run: who is who, who writes, and agreeing on a value."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from cone_jax.errors import UserError
+from cone_jax.errors import TrainingFailed, UserError
+
+# Seconds without a sign of life after which a process counts as dead, and the others end too.
+HEARTBEAT_TIMEOUT = 40
 
 
 def initialize(coordinator: str = "", num_processes: str = "", process_id: str = "") -> None:
@@ -26,9 +32,23 @@ def initialize(coordinator: str = "", num_processes: str = "", process_id: str =
             raise UserError(
                 f"--process_id ({process_id}) must be below --num_processes ({num_processes})"
             )
-        jax.distributed.initialize(coordinator, int(num_processes), int(process_id))
+        jax.distributed.initialize(
+            coordinator,
+            int(num_processes),
+            int(process_id),
+            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
+        )
     elif in_cluster(os.environ):
-        jax.distributed.initialize()
+        jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
+
+
+def refuse_company(mode: str, coordinator: str = "") -> None:
+    """`UserError` where this is one of several processes, none of which the mode waits for."""
+    if coordinator or in_cluster(os.environ):
+        raise UserError(
+            f"--mode={mode} takes one process, but this is one of several (--coordinator, SLURM, "
+            "Open MPI or a pod); start it alone, e.g. with srun --ntasks=1"
+        )
 
 
 def in_cluster(environment: Mapping[str, str]) -> bool:
@@ -53,6 +73,30 @@ def barrier(name: str) -> None:
     """Returns when every process has come here."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
+
+
+@contextlib.contextmanager
+def lost_processes_explained() -> Iterator[None]:
+    """Turns the error of a collective that another process has deserted into `TrainingFailed`."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        cause = str(error).splitlines()[0]
+        raise TrainingFailed(
+            f"another process of the run has ended or does not answer ({cause}); start all of "
+            "them again with the same flags"
+        ) from error
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process. After a failure the others are not waited for: they may be gone."""
+    if code and jax.process_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def from_primary(value: int) -> int:

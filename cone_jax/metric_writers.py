@@ -2,7 +2,9 @@
 
 `metrics.jsonl` is exactly reproducible: one object a line, ``step`` first, and after an
 interruption it goes on as if there had been none. What depends on the clock (images/s) goes to
-`timing.jsonl`. Weights & Biases gets the same numbers where a run asks for it.
+`timing.jsonl`, and the records of batches whose update was not finite to `bad_batches.jsonl`,
+which exists only where there were any. Weights & Biases gets the same numbers where a run asks
+for it.
 """
 
 import json
@@ -19,6 +21,7 @@ from cone_jax.wandb_mirror import WandbMirror
 
 METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
+BAD_BATCHES_FILE = "bad_batches.jsonl"
 
 
 class JsonLines:
@@ -76,6 +79,8 @@ class MetricWriter:
         A `mirror` gets every number too.
         """
         self._mirror = mirror
+        self._workdir, self._last_step = workdir, last_step
+        self._bad_batches: JsonLines | None = None
         self._metrics = JsonLines(workdir / METRICS_FILE, last_step=last_step)
         self._timing = JsonLines(workdir / TIMING_FILE, last_step=last_step)
         # TensorBoard hides events of an earlier start from purge_step on.
@@ -85,8 +90,9 @@ class MetricWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for file in (self._metrics, self._timing, self._events):
-            file.close()
+        for file in (self._metrics, self._timing, self._events, self._bad_batches):
+            if file is not None:
+                file.close()
         if self._mirror is not None:
             self._mirror.close()
 
@@ -99,6 +105,14 @@ class MetricWriter:
         """Records what the clock said."""
         self._timing.write({"step": step, **values})
         self._to_events(step, values)
+
+    def write_bad_batch(self, step: int, description: Mapping[str, Any]) -> None:
+        """Records a batch whose update was not finite; on disk when this returns."""
+        if self._bad_batches is None:
+            path = self._workdir / BAD_BATCHES_FILE
+            self._bad_batches = JsonLines(path, last_step=self._last_step)
+        self._bad_batches.write({"step": step, **description})
+        self._bad_batches.sync()
 
     def write_text(self, name: str, text: str) -> None:
         """Shows a text, such as the config, in TensorBoard."""
@@ -133,6 +147,9 @@ class SilentWriter(MetricWriter):
         pass
 
     def write_timing(self, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def write_bad_batch(self, step: int, description: Mapping[str, Any]) -> None:
         pass
 
     def write_text(self, name: str, text: str) -> None:

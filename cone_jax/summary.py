@@ -1,13 +1,15 @@
 """Results as a person wants to read them, on the terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from cone_jax.evaluation.classification import ClassificationResult
+# Metrics, by the last part of their names, that are fractions; top1 and the like are too.
+_SHARES = ("mean_per_class", "ece", "error", "clean_error")
+_HEADINGS = {"test/top1": "test top-1", "test/top5": "test top-5", "test/loss": "test loss"}
 
 
 def print_training(
@@ -16,9 +18,10 @@ def print_training(
     """The end of training: what came out, where it is, what to do next."""
     console.print(f"finished at step {metrics['step']:,}")
     table = _table()
-    table.add_row("test top-1", f"{metrics['test/top1']:.2%}")
-    table.add_row("test top-5", f"{metrics['test/top5']:.2%}")
-    table.add_row("test loss", f"{metrics['test/loss']:.4f}")
+    others = [name for name in metrics if not name.startswith(("step", "train/", "test/"))]
+    for name in ("test/top1", "test/top5", "test/loss", *others):
+        if name in metrics:
+            table.add_row(_HEADINGS.get(name, name), score_text(name, metrics[name]))
     table.add_row("time", duration(seconds))
     console.print(table)
     lines = (
@@ -34,29 +37,28 @@ def print_training(
 
 
 def print_evaluation(
-    console: Console,
-    title: str,
-    result: ClassificationResult,
-    class_names: Sequence[str],
-    most: int = 10,
+    console: Console, title: str, scores: Mapping[str, float], remarks: Mapping[str, str]
 ) -> None:
-    """Accuracies, and the classes that are hardest."""
+    """What evaluators found, and remarks on it."""
     console.print(title, soft_wrap=True, markup=False)
     table = _table()
-    table.add_row("examples", f"{result.examples:,}")
-    table.add_row("top-1", f"{result.top1:.2%}")
-    table.add_row("top-5", f"{result.top5:.2%}")
-    table.add_row("mean per class", f"{result.mean_per_class:.2%}")
-    table.add_row("loss", f"{result.loss:.4f}")
+    for name, score in scores.items():
+        table.add_row(name, score_text(name, score))
     table.add_section()
-    scored = [
-        (accuracy, name)
-        for accuracy, name in zip(result.per_class, class_names, strict=True)
-        if accuracy == accuracy  # NaN: no examples
-    ]
-    for accuracy, name in sorted(scored)[:most]:
-        table.add_row(f"class {name}", f"{accuracy:.2%}")
+    for name, text in remarks.items():
+        table.add_row(name, text)
     console.print(table)
+
+
+def score_text(name: str, score: float) -> str:
+    """A score as a person reads it: accuracies and errors in per cent.
+
+    >>> score_text("test/top1", 0.98125), score_text("test/loss", 0.98125)
+    ('98.12%', '0.9812')
+    """
+    metric = name.rpartition("/")[2]
+    is_share = metric.startswith("top") or metric in _SHARES
+    return f"{score:.2%}" if is_share else f"{score:.4f}"
 
 
 def _table() -> Table:

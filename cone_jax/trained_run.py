@@ -1,7 +1,7 @@
 """What a run leaves behind, ready for use: the network, its variables, what it says of itself.
 
-Read from the directory of the run alone; the training data are needed for class names only, and
-where they have gone, classes are numbered.
+Read from the directory of the run alone. Runs of earlier versions did not keep the names of their
+classes; theirs come from the training data, and where these have gone, classes are numbered.
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ def open_run(directory: Path | str, step: int | str = "latest") -> TrainedRun:
     num_classes = variables["params"]["classifier"]["kernel"].shape[-1]
     encoder = learner.build_encoder(deployed.model, num_classes)
     description = describe(
-        deployed, _class_names(config, num_classes), run=directory.name, step=number
+        deployed, _class_names(directory, config, num_classes), run=directory.name, step=number
     )
     expected = models.abstract_variables(encoder, description.image_size)
     if flatten_dict(expected).keys() != flatten_dict(variables).keys():
@@ -61,7 +61,15 @@ def describe(config: ConfigDict, class_names: tuple[str, ...], **origin: Any) ->
     )
 
 
-def _class_names(config: ConfigDict, num_classes: int) -> tuple[str, ...]:
+def _class_names(directory: Path, config: ConfigDict, num_classes: int) -> tuple[str, ...]:
+    kept = workdir.class_names(directory)
+    if kept is not None:
+        if len(kept) != num_classes:
+            raise UserError(
+                f"{directory / workdir.CLASSES_FILE} has {len(kept)} names, but the network "
+                f"{num_classes} classes; delete it, or write it again"
+            )
+        return kept
     try:
         return datasets.open_split(config.data, config.data.train_split).class_names
     except UserError:

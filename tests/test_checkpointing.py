@@ -45,9 +45,15 @@ def remove(directory):
     (directory / "data" / "metadata").unlink()
 
 
+def empty_metrics(directory):
+    """Which Orbax reads as soon as the directory is opened."""
+    (directory / "metrics" / "metrics").write_bytes(b"")
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
+        (empty_metrics, "has 0 bytes"),
         (truncate, "bytes instead of"),
         (flip_a_bit, "another checksum"),
         (empty, "has 0 bytes"),
@@ -69,6 +75,14 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(workdir, damage, word
     assert "checkpoint 3 is damaged" in said[0]
     assert words in said[0]
     assert (workdir / "damaged" / "3").is_dir()
+
+
+def test_an_older_checkpoint_that_cannot_be_opened_is_no_hindrance(workdir):
+    empty_metrics(workdir / "checkpoints" / "1")
+    said = []
+    with Checkpoints(workdir, keep=3) as checkpoints:
+        assert checkpoints.newest_intact_step(said.append) == 3
+    assert "checkpoint 1 is damaged" in said[0]
 
 
 def test_all_damaged_is_an_error_not_a_fresh_start(workdir):
@@ -101,6 +115,7 @@ def test_readers_leave_unfinished_writes_alone(workdir):
     assert unfinished.is_dir()
     with Checkpoints(workdir) as checkpoints:
         assert checkpoints.latest_step() == 3
+        checkpoints.save(4, state(4), {}, {})  # Orbax clears away in the background until then
     assert not unfinished.exists()
 
 
@@ -110,6 +125,15 @@ def test_best_is_the_later_of_equals_and_ignores_nan(tmp_path):
             checkpoints.save(step, state(step), {}, {}, {"test/top1": score})
         checkpoints.wait()
         assert checkpoints.best_step() == 3
+
+
+@pytest.mark.parametrize("metric", ["test/loss", "test_key/ece", "robustness/mce"])
+def test_of_losses_and_errors_the_lowest_is_best(tmp_path, metric):
+    with Checkpoints(tmp_path, keep=1, best_metric=metric) as checkpoints:
+        for step, score in ((1, 0.5), (2, 0.1), (3, float("nan")), (4, 0.9)):
+            checkpoints.save(step, state(step), {}, {}, {metric: score})
+        checkpoints.wait()
+        assert checkpoints.best_step() == 2
 
 
 def test_some_fields_can_be_restored_alone(workdir):
@@ -133,3 +157,12 @@ def test_steps_are_resolved_or_the_choice_is_listed(workdir, tmp_path):
         resolve_step(workdir, "best", best_metric="test/top1")
     with pytest.raises(UserError, match="has no checkpoint; train first"):
         resolve_step(tmp_path / "nothing", None)
+
+
+def test_the_checkpoint_of_another_state_is_refused_by_what_differs(workdir):
+    with Checkpoints(workdir, read_only=True) as checkpoints:
+        other = {"params": {"w": jax.ShapeDtypeStruct((301,), "float32")}, "step": state(0)["step"]}
+        with pytest.raises(
+            UserError, match=r"checkpoint 3 .*params.w is \[300\] there and \[301\] here.*model"
+        ):
+            checkpoints.restore(3, other)

@@ -70,6 +70,7 @@ def main():
         (["--wrkdir=x"], ["--wrkdir", "did you mean 'workdir'"]),
         (["x"], ["'x'", "--name=value"]),
         (["--mode=evaluate", "--workdir=no/such"], ["no/such", "config.json"]),
+        (["--mode=report", "--coordinator=h:1"], ["--mode=report takes one process", "alone"]),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(

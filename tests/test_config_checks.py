@@ -37,6 +37,11 @@ from cone_jax.errors import UserError
         ("supcon", {"linear_stage.batch_size": 0}, r"linear_stage.batch_size \(0\)"),
         ("supcon", {"linear_stage.epochs": 0}, r"linear_stage.epochs \(0\) must be positive"),
         ("cone", {"optimizer.decay_scope": "most"}, r"optimizer.decay_scope \('most'\)"),
+        ("cone", {"nonfinite.policy": "skp"}, r"nonfinite.policy \('skp'\).*did you mean 'skip'"),
+        ("cone", {"nonfinite.skip_limit": -1}, r"nonfinite.skip_limit \(-1\) must be at least 0"),
+        ("cone", {"transfer.metric": "top5"}, r"transfer.metric \('top5'\)"),
+        ("cone", {"transfer.learning_rates": (0.1, 0.0)}, r"learning_rates \(0.0\) .* positive"),
+        ("cone", {"transfer.weight_decays": (-1e-4,)}, r"weight_decays \(-0.0001\) .* at least 0"),
     ],
 )
 def test_what_does_not_fit_is_named(options, changes, message):

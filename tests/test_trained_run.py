@@ -40,6 +40,29 @@ def test_the_checkpoint_asked_for_and_numbers_for_lost_class_names(plain, tmp_pa
     assert run.metadata.origin == {"run": tmp_path.name, "step": 3}
 
 
+def test_class_names_are_kept_when_the_data_are_gone(plain, tmp_path):
+    config, encoder = plain
+    save(tmp_path, config, {3: random_variables.draw(encoder, 8)})
+    workdir.keep_class_names(tmp_path, ("owl", "tit", "Käuzchen"))
+    assert trained_run.open_run(tmp_path).metadata.class_names == ("owl", "tit", "Käuzchen")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('["owl"]', "has 1 names, but the network 3"),
+        ("[1, 2, 3]", "list of names"),
+        ("[", "cannot"),
+    ],
+)
+def test_class_names_that_cannot_be_right_are_refused(plain, tmp_path, content, message):
+    config, encoder = plain
+    save(tmp_path, config, {3: random_variables.draw(encoder, 8)})
+    (tmp_path / "classes.json").write_text(content)
+    with pytest.raises(UserError, match=rf"classes\.json .*{message}"):
+        trained_run.open_run(tmp_path)
+
+
 def test_the_averaged_network_comes_first(plain, tmp_path):
     config, encoder = plain
     trained, averaged = (random_variables.draw(encoder, 8, seed) for seed in (0, 1))

@@ -92,7 +92,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its unpickler and zip reader raise
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"{path} cannot be read as PyTorch weights without executing code from it ({reason}); "
             "save its state dict as safetensors"

@@ -1,21 +1,25 @@
 """Training from a config to a finished run in a directory."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
 from clu import parameter_overview
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from cone_jax import distributed, interop, wandb_mirror, workdir
+from cone_jax import disk_errors, distributed, wandb_mirror, workdir
 from cone_jax.checkpointing import Checkpoints, Restored
 from cone_jax.errors import Interrupted, UserError
+from cone_jax.evaluation.evaluator import Evaluator, Report
 from cone_jax.metric_writers import METRICS_FILE, MetricWriter, SilentWriter, latest_values
+from cone_jax.training import initial_weights, memory
 from cone_jax.training.interruption import Interruption
+from cone_jax.training.nonfinite import NonfiniteGuard
+from cone_jax.training.profiling import Profile
 from cone_jax.training.progress import ProgressDisplay
-from cone_jax.training.run import Report, Run
+from cone_jax.training.run import Run
 from cone_jax.training.train_log import TrainLog
 from cone_jax.training.train_state import TrainState
 from cone_jax.training.train_step import train_step
@@ -40,13 +44,20 @@ def train(
     console = (console or Console()) if primary else Console(quiet=True)
     run = Run.open(config)
     wandb_mirror.check(config)
+    if config.init_from and not workdir.has_checkpoints(directory):
+        initial_weights.check(run, console.print)
     if primary:
-        workdir.claim(directory, config)
+        with disk_errors.explained(directory):
+            workdir.claim(directory, config)
+            workdir.keep_class_names(directory, run.dataset.class_names)
     distributed.barrier("the workdir is claimed")
-    with Checkpoints(
-        directory, keep=config.checkpoint.keep, best_metric=config.checkpoint.best_metric
-    ) as checkpoints:
-        start = _resume(run, checkpoints, console.print)
+    keep, best_metric = config.checkpoint.keep, config.checkpoint.best_metric
+    with (
+        disk_errors.explained(directory),
+        distributed.lost_processes_explained(),
+        Checkpoints(directory, keep=keep, best_metric=best_metric) as checkpoints,
+    ):
+        start = _resume(run, directory, checkpoints, console.print)
         first_step = int(start.state.step)
         if first_step < run.total_steps:
             overview = parameter_overview.get_parameter_overview(
@@ -99,8 +110,9 @@ def _run_stage(
         first_step=first_step,
         epoch_zero=stage.first_step,
     )
-    with display:
-        return _fit(stage, start, checkpoints, writer, display, interruption, watch)
+    profile = Profile(stage.config.profile_steps, checkpoints.workdir)
+    with display, memory.explained(stage.config), contextlib.closing(profile):
+        return _fit(stage, start, checkpoints, writer, display, interruption, watch, profile)
 
 
 def _fit(
@@ -111,27 +123,36 @@ def _fit(
     display: ProgressDisplay,
     interruption: Interruption,
     watch: Watch | None,
+    profile: Profile,
 ) -> Restored:
     """The loop itself. The host stays one step ahead of the devices, and no further."""
     config, state = run.config, start.state
-    classifies = run.learner.objective.needs.classifier
-    evaluate_every = _interval(config.evaluation.every_epochs, run)
+    evaluators = [(evaluator, _evaluation_interval(evaluator, run)) for evaluator in run.evaluators]
     save_every = _interval(config.checkpoint.every_epochs, run)
     log = TrainLog(writer, display, every=config.log_every, saved=start.progress["window"])
     seconds_before, began = start.progress["seconds"], time.monotonic()
     first_step = int(state.step)
     stream = run.train_stream(first_step, display.say)
-    previous: jax.Array | None = None
+    skipped = start.progress.get("skipped", 0)
+    guard = NonfiniteGuard(run, checkpoints, writer, display.say, skipped)
     for step, batch in enumerate(stream, start=first_step + 1):
+        if step == first_step + 1:
+            display.say(memory.overview(state, batch))
+        profile.before(step)
         state, metrics = train_step(state, batch)
-        jax.block_until_ready(previous)
-        previous = metrics["loss"]
+        if traced := profile.after(step, metrics):
+            display.say(traced)
+        guard.add(step, metrics)  # waits for the step before
         last = step == run.last_step
         log.add(step, metrics, last=last)
         display.advance(step)
         scores: dict[str, float] = {}
-        if classifies and (last or (step - run.first_step) % evaluate_every == 0):
-            scores = run.evaluate(state.evaluated, display.say).scalars("test")
+        due = [item for item, every in evaluators if last or (step - run.first_step) % every == 0]
+        if due:
+            guard.check()
+            for evaluator in due:
+                network = state.network(evaluator.network)
+                scores |= evaluator.named(evaluator.evaluate(run, network, display.say))
             log.write(step, scores)
             display.say(_score_line(step, scores))
             if watch is not None:
@@ -139,22 +160,29 @@ def _fit(
             display.restart_clock(step)
         stop = not last and interruption.requested(step)
         if last or stop or (step - run.first_step) % save_every == 0:
+            guard.check()
+            guard.require_finite(step, state)
             log.flush()
             seconds = seconds_before + time.monotonic() - began
             writer.write_timing(step, {"time/seconds": seconds})
             writer.sync()
-            progress = {"window": log.to_save(), "seconds": seconds}
+            progress = {
+                "window": log.to_save(),
+                "seconds": seconds,
+                "skipped": guard.skipped,
+            }
             checkpoints.save(step, state, _data_state(run, step), progress, scores)
         if stop:
             raise Interrupted(step)
     return Restored(state, _data_state(run, step), progress)
 
 
-def _resume(run: Run, checkpoints: Checkpoints, report: Report) -> Restored:
+def _resume(run: Run, directory: Path, checkpoints: Checkpoints, report: Report) -> Restored:
     """The newest intact checkpoint, or the beginning."""
     step = checkpoints.newest_intact_step(report)
     if step is None:
-        state = _load_weights(run, report) if run.config.init_from else run.init_state()
+        start_from = run.config.init_from
+        state = initial_weights.load(run, report, directory) if start_from else run.init_state()
         return Restored(state, _data_state(run, 0), {"window": {}, "seconds": 0.0})
     restored = checkpoints.restore(step, run.stage_at(step).abstract_state())
     expected = _data_state(run, step)
@@ -166,21 +194,6 @@ def _resume(run: Run, checkpoints: Checkpoints, report: Report) -> Restored:
     return restored
 
 
-def _load_weights(run: Run, report: Report) -> TrainState:
-    """A new state whose networks, query and key alike, start from the weights the config names."""
-    state = run.init_state()
-    variables, account = interop.load_initial(
-        run.config.init_from,
-        run.learner.encoder,
-        jax.device_get(state.variables),
-        strict=run.config.init_strict,
-    )
-    report(account.summary())
-    for name in account.reinitialised:
-        report(f"{name} starts anew: another number of classes")
-    return state.with_weights(variables)
-
-
 def _data_state(run: Run, step: int) -> dict[str, int]:
     """The position in the training stream, for any number of processes."""
     return {"next_step": step, "records": len(run.dataset.train), "seed": run.config.seed}
@@ -189,6 +202,11 @@ def _data_state(run: Run, step: int) -> dict[str, int]:
 def _interval(epochs: float, run: Run) -> int:
     """Epochs as steps; 0 epochs: at the end only."""
     return max(round(epochs * run.steps_per_epoch), 1) if epochs > 0 else run.last_step
+
+
+def _evaluation_interval(evaluator: Evaluator, run: Run) -> int:
+    own = evaluator.every_epochs
+    return _interval(run.config.evaluation.every_epochs if own is None else own, run)
 
 
 def _headline(run: Run, first_step: int) -> str:
@@ -204,4 +222,10 @@ def _headline(run: Run, first_step: int) -> str:
 
 
 def _score_line(step: int, scores: dict[str, float]) -> str:
-    return f"step {step}: test top-1 {scores['test/top1']:.2%}, loss {scores['test/loss']:.4f}"
+    """The first score of each evaluator, in one line; of the test split the loss as well."""
+    shown: dict[str, str] = {}
+    for name, score in scores.items():
+        shown.setdefault(name.partition("/")[0], f"{name} {score:.4f}")
+    if "test/top1" in scores:
+        shown["test"] = f"test top-1 {scores['test/top1']:.2%}, loss {scores['test/loss']:.4f}"
+    return f"step {step}: {', '.join(shown.values())}"

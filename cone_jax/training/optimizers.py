@@ -96,13 +96,11 @@ def create(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransfor
 def decay_mask(scope: str) -> Mask | None:
     """Which parameters are decayed.
 
-    ``all`` (None here); ``exclude_1d``: those of two axes or more; ``kernels``: the weights of
-    convolutions and linear layers only, which also leaves out class tokens and positions.
+    ``all`` (None here); ``exclude_1d``: only the weights of convolutions and linear layers, which
+    leaves out biases, norms, and a transformer's class token and positions, whatever their axes.
     """
     if scope == "all":
         return None
-    if scope == "exclude_1d":
-        return lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)
     return lambda params: jax.tree_util.tree_map_with_path(
         lambda path, _: path[-1].key == "kernel", params
     )

@@ -1,7 +1,7 @@
 """A run as its config defines it: data, devices, lengths. What training and evaluation share."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,14 +14,14 @@ from cone_jax.checkpointing import Checkpoints
 from cone_jax.data import datasets, pipeline
 from cone_jax.data.datasets import Dataset
 from cone_jax.data.pipeline import DamageTally, Share
+from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
-from cone_jax.evaluation import classification
-from cone_jax.evaluation.classification import ClassificationResult
+from cone_jax.evaluation import classification, registry
+from cone_jax.evaluation.classification import Examples
+from cone_jax.evaluation.evaluator import Evaluator, Report, Variables
 from cone_jax.training import learner as learners
 from cone_jax.training import stages
 from cone_jax.training.train_state import TrainState, abstract_state, init_state
-
-Report = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Run:
         sharding.check_divisible("evaluation.batch_size", config.evaluation.batch_size, mesh)
         dataset = datasets.open_dataset(config.data)
         first, *later = stages.stage_configs(config)
-        sharding.check_divisible("batch_size", first.batch_size, mesh)
+        sharding.check_divisible("batch_size", first.batch_size, mesh, first.accumulate)
         needs = objectives.create(first.objective.name, first.objective[first.objective.name]).needs
         run = cls(
             config=first,
@@ -93,6 +93,12 @@ class Run:
         """The stage that a checkpoint at `step` belongs to: the one that took this step."""
         return next(stage for stage in self.stages if step <= stage.last_step)
 
+    def alone(self) -> "Run":
+        """This stage on this process's devices, for what it does without the other processes."""
+        return dataclasses.replace(
+            self, mesh=sharding.make_mesh(jax.local_devices()), share=Share(), following=None
+        )
+
     def init_state(self) -> TrainState:
         """The state before the first step of this stage, if nothing came before it."""
         return init_state(self.config, jax.random.key(self.config.seed), **self._shapes())
@@ -118,7 +124,17 @@ class Run:
             tally.add(batch.pop("damaged"))
             yield sharding.to_devices(self.mesh, batch)
 
-    def restore_network(self, checkpoints: Checkpoints, step: int) -> dict[str, Any]:
+    def host_batch(self, step: int) -> pipeline.HostBatch:
+        """The whole batch that step number `step` (from 1) of the run takes, made anew.
+
+        The same pixels as in training, whatever the number of processes there.
+        """
+        stage = self.stage_at(step)
+        length = stage.last_step - stage.first_step
+        batches = datasets.train_batches(stage.config, self.dataset.train, length)
+        return batches[step - 1 - stage.first_step]
+
+    def restore_network(self, checkpoints: Checkpoints, step: int) -> Variables:
         """The variables of the network to evaluate, from the checkpoint at `step`.
 
         They belong to the encoder of ``stage_at(step)``.
@@ -129,28 +145,65 @@ class Run:
                 f"--step ({step}) is in the first stage of {stage.config.objective.name}, which "
                 f"trains no classifier; choose one after {stage.last_step}"
             )
-        abstract = stage.abstract_state()
-        if abstract.averaged is not None:
+        return self.restore_variables(checkpoints, step, "evaluated")
+
+    def restore_variables(self, checkpoints: Checkpoints, step: int, network: str) -> Variables:
+        """The variables of any network in `evaluator.NETWORKS`, from the checkpoint at `step`."""
+        abstract = self.stage_at(step).abstract_state()
+        if network == "key":
+            fields = {
+                "ema_params": abstract.ema_params,
+                "ema_batch_stats": abstract.ema_batch_stats,
+            }
+            restored = checkpoints.restore_fields(step, fields)
+            return {"params": restored["ema_params"], "batch_stats": restored["ema_batch_stats"]}
+        if network != "query" and abstract.averaged is not None:
             return checkpoints.restore_fields(step, {"averaged": abstract.averaged})["averaged"]
         return checkpoints.restore_fields(step, abstract.variables)
 
-    def evaluate(self, variables: dict[str, Any], report: Report) -> ClassificationResult:
-        """The accuracy of a network on the test split."""
-        batches = datasets.eval_batches(self.config, self.dataset.test, self.share)
-        tally = DamageTally(self.dataset.test, self.config.data.damaged_limit, report)
+    @property
+    def evaluators(self) -> tuple[Evaluator, ...]:
+        """Those of the config that this stage has a classifier and a network for."""
+        return tuple(filter(self.can_serve, registry.parse(self.config.evaluation.evaluators)))
 
-        def checked() -> Iterator[pipeline.HostBatch]:
-            for batch in self._read(batches, 0):
-                tally.add(batch.pop("damaged"))
-                yield batch
+    def can_serve(self, evaluator: Evaluator) -> bool:
+        """Whether this stage has what `evaluator` looks at."""
+        learner = self.learner
+        return registry.fits(
+            evaluator, learner.objective.needs, averaged=learner.averaging is not None
+        )
 
-        return classification.evaluate(
+    def eval_stream(
+        self, source: Source, report: Report, transforms: Sequence[str] | None = None
+    ) -> Iterator[pipeline.HostBatch]:
+        """This process's rows of every batch of `source`, as test pictures, each record once.
+
+        `transforms` replace those of the config.
+        """
+        batches = datasets.eval_batches(self.config, source, self.share, transforms)
+        tally = DamageTally(source, self.config.data.damaged_limit, report)
+        for batch in self._read(batches, 0):
+            tally.add(batch.pop("damaged"))
+            yield batch
+
+    def examine(
+        self,
+        variables: Variables,
+        source: Source,
+        report: Report,
+        *,
+        transforms: Sequence[str] | None = None,
+        classes: Sequence[int] | None = None,
+    ) -> Examples:
+        """What a network makes of every picture of `source`, choosing among `classes` or all."""
+        return classification.examine(
             self.learner.encoder,
             variables,
-            checked(),
+            self.eval_stream(source, report, transforms),
             mean=self.learner.mean,
             std=self.learner.std,
             mesh=self.mesh,
+            classes=classes,
         )
 
     @property

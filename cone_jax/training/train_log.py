@@ -4,14 +4,12 @@ Metrics are averaged on the device between two records. A record is read after t
 has been dispatched, so the device always has work while the host waits.
 """
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from clu.metrics import Average
 
-from cone_jax.errors import TrainingFailed
 from cone_jax.metric_writers import MetricWriter
 from cone_jax.objectives import Metrics
 from cone_jax.training.progress import ProgressDisplay
@@ -55,8 +53,7 @@ class TrainLog:
         if self._pending is not None:
             window = jax.device_get(self._pending[1])
             self._pending = None
-            means = {name: float(average.compute()) for name, average in window.items()}
-            _require_finite(step, means)
+            means = {name: float(a.compute()) for name, a in window.items() if a.count > 0}
             rate = self._display.report(step, means)
             self._writer.write_timing(step, {"time/images_per_second": rate})
             record = {f"train/{name}": mean for name, mean in means.items()}
@@ -70,7 +67,12 @@ class TrainLog:
 
 @jax.jit
 def _accumulate(window: Window, metrics: Metrics) -> Window:
-    added = {name: Average.from_model_output(value) for name, value in metrics.items()}
+    # What a skipped step says (see atomic_update) would make every mean NaN.
+    counts = metrics["skipped"][None] == 0 if "skipped" in metrics else None
+    added = {
+        name: Average.from_model_output(value, mask=None if name == "skipped" else counts)
+        for name, value in metrics.items()
+    }
     return {name: window[name].merge(a) if name in window else a for name, a in added.items()}
 
 
@@ -79,11 +81,3 @@ def _from_saved(saved: dict[str, Any]) -> Window:
         name: Average(jnp.asarray(total, jnp.float32), jnp.asarray(count, jnp.int32))
         for name, (total, count) in saved.items()
     }
-
-
-def _require_finite(step: int, means: dict[str, float]) -> None:
-    if not math.isfinite(means["loss"]):
-        raise TrainingFailed(
-            f"the loss is {means['loss']} at or before step {step}; lower "
-            "optimizer.learning_rate, or set optimizer.clip_norm"
-        )

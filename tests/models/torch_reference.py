@@ -259,3 +259,25 @@ def projection_head(features, hidden, dim, classes):
         nn.Linear(hidden, dim),
         nn.Linear(dim, classes),
     )
+
+
+def randomise(model, gain=1.0):
+    """Everything drawn, running statistics too; signals keep their size, times `gain` a norm.
+
+    Running variances are small, so that a wrong epsilon shows.
+    """
+    generator = torch.Generator().manual_seed(0)
+    drawn = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.ndim > 1 and name.endswith("weight"):
+            drawn[name] = torch.randn(tensor.shape, generator=generator) / tensor[0].numel() ** 0.5
+        elif name.endswith("running_var"):
+            drawn[name] = 1e-3 * (0.5 + torch.rand(tensor.shape, generator=generator))
+        elif name.endswith("weight"):
+            small = 1e-3**0.5 if name.replace("weight", "running_var") in model.state_dict() else 1
+            drawn[name] = gain * small * (0.5 + torch.rand(tensor.shape, generator=generator))
+        elif tensor.ndim > 0:
+            drawn[name] = 0.1 * torch.randn(tensor.shape, generator=generator)
+        else:
+            drawn[name] = tensor
+    model.load_state_dict(drawn)

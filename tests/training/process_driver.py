@@ -1,11 +1,14 @@
 """One process of a run, for test_processes.py: python process_driver.py WORKDIR ID COUNT PORT STOP.
 
-With STOP > 0 this process sends itself SIGTERM while it takes its STOPth step.
+With STOP > 0 this process sends itself SIGTERM while it takes its STOPth step, with STOP < 0
+SIGKILL while it takes its -STOPth, once the checkpoint of step 4 is there.
 """
 
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 
 from cone_jax import runtime
 
@@ -13,7 +16,7 @@ runtime.use_fast_cpu_convolutions()
 
 from cone_jax import distributed, training
 from cone_jax.command_line import load_recipe
-from cone_jax.errors import Interrupted
+from cone_jax.errors import Interrupted, TrainingFailed
 from cone_jax.training import loop
 
 
@@ -27,12 +30,17 @@ def main(workdir: str, process: str, count: str, port: str, stop: str) -> None:
     config.bank.size, config.objective.cone.neighbours = 72, 8
     config.objective.cone.start_epochs = 0
     config.evaluation.batch_size = 64
+    config.checkpoint.every_epochs = 4 / 44
     real_step, taken = loop.train_step, []
 
     def step(state, batch):
         taken.append(None)
         if len(taken) == int(stop):
             os.kill(os.getpid(), signal.SIGTERM)
+        if len(taken) == -int(stop):
+            while not Path(workdir, "checkpoints", "4").is_dir():
+                time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
         return real_step(state, batch)
 
     loop.train_step = step
@@ -40,6 +48,9 @@ def main(workdir: str, process: str, count: str, port: str, stop: str) -> None:
         training.train(config, workdir)
     except Interrupted as interrupted:
         print(f"interrupted at {interrupted.step}", flush=True)
+    except TrainingFailed as failure:
+        print(f"failed: {failure}", file=sys.stderr)
+        distributed.leave(1)
 
 
 if __name__ == "__main__":

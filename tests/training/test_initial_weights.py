@@ -10,7 +10,7 @@ from rich.console import Console
 from cone_jax import interop, trained_run, training
 from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
-from cone_jax.training import loop
+from cone_jax.training import initial_weights
 from cone_jax.training.run import Run
 
 
@@ -31,12 +31,31 @@ def test_every_network_of_the_state_starts_from_the_weights(tiny_config, tmp_pat
         )
     tiny_config.init_from = str(source)
     said = []
-    state = loop._load_weights(Run.open(tiny_config), said.append)
+    state = initial_weights.load(Run.open(tiny_config), said.append, tmp_path)
     for network in (state.variables, state.key_variables):
         for a, b in zip(jax.tree.leaves(trained.variables), jax.tree.leaves(network), strict=True):
             np.testing.assert_array_equal(a, b)
     assert len(said) == 1
     assert "mapped" in said[0]
+    account = (tmp_path / initial_weights.ACCOUNT_FILE).read_text().splitlines()
+    assert account[0] == said[0]
+    assert len(account) == 1 + len(jax.tree.leaves(trained.variables))
+    assert all(line.startswith("mapped ") for line in account[1:])
+
+
+def test_what_is_not_simply_mapped_is_told_also_where_it_is_an_error(
+    tiny_config, tmp_path, finished
+):
+    tiny_config.init_from = str(finished)
+    tiny_config.model.name = "resnet14"
+    said = []
+    with pytest.raises(UserError, match="init_strict"):
+        initial_weights.load(Run.open(tiny_config), said.append, tmp_path)
+    missing = [line.split()[1] for line in said if line.startswith("missing")]
+    assert missing[0] == "batch_stats/backbone/layer1_1/bn1/mean"
+    assert len(said) == 21  # twenty names, and how many more
+    assert said[-1] == "... and 10 more"  # three blocks of two norms and two kernels
+    assert not (tmp_path / initial_weights.ACCOUNT_FILE).exists()
 
 
 def test_training_goes_on_from_them_and_resumes(tiny_config, tmp_path, finished):

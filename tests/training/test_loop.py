@@ -8,6 +8,8 @@ from rich.console import Console
 from cone_jax import training
 from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import TrainingFailed, UserError
+from cone_jax.evaluation.accuracy import Classification
+from cone_jax.evaluation.evaluator import Outcome
 from cone_jax.metric_writers import read_records
 from cone_jax.training import loop
 from cone_jax.training.run import Run
@@ -90,13 +92,11 @@ def test_finished_run_is_left_alone(tiny_config, tmp_path):
 
 def test_latest_and_best_checkpoints_are_kept(short_config, tmp_path, monkeypatch):
     scores = iter([0.9, 0.1])
-    real = loop.Run.evaluate
-
-    def evaluate(self, variables, report):
-        result = real(self, variables, report)
-        return type(result)(**{**vars(result), "top1": next(scores)})
-
-    monkeypatch.setattr(loop.Run, "evaluate", evaluate)
+    monkeypatch.setattr(
+        Classification,
+        "evaluate",
+        lambda self, run, variables, report: Outcome({"top1": next(scores), "loss": 1.0}),
+    )
     short_config.checkpoint.keep = 1
     training.train(short_config, tmp_path, QUIET)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["4", "8"]

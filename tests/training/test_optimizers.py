@@ -5,10 +5,14 @@ import numpy as np
 import optax
 import pytest
 import torch
+from flax.traverse_util import flatten_dict
 
 from cone_jax import config as config_lib
+from cone_jax import models
 from cone_jax.errors import UserError
-from cone_jax.training import optimizers
+from cone_jax.interop import layouts
+from cone_jax.recipe_file import load_recipe
+from cone_jax.training import learner, optimizers
 
 
 def run_ours(settings, start, gradients, rate):
@@ -174,12 +178,36 @@ def test_lamb_rescales_adams_step_to_the_layers_length(scope):
     assert_close(ours, follow(rule, start, gradients, decayed))
 
 
-def test_scope_kernels_leaves_tokens_and_positions_out():
-    params = {
-        "position": jnp.zeros((1, 5, 2)),
-        "block": {"kernel": jnp.zeros((2, 2)), "bias": jnp.zeros(2)},
+@pytest.mark.parametrize(
+    ("options", "last_layers"),
+    [
+        ("deit_tiny", {"head.0.weight", "head.3.weight", "head.4.weight"}),
+        ("deit_original", {"head.0.weight", "head.3.weight", "head.4.weight"}),
+        ("deit_tiny,cross_entropy", {"head.weight"}),
+    ],
+)
+def test_deit_decays_neither_biases_norms_class_token_nor_positions(options, last_layers):
+    config = load_recipe("configs/imagenet_light.py", options)
+    encoder = learner.build_encoder(config.model, num_classes=10)
+    variables = models.abstract_variables(encoder, 224)
+    mask = optimizers.decay_mask(config.optimizer.decay_scope)(variables["params"])
+    names = layouts.names(encoder, variables, "timm")
+    flat = flatten_dict({"params": mask})
+    layers = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    assert {names[path] for path, is_decayed in flat.items() if is_decayed} == {
+        "patch_embed.proj.weight",
+        *(f"blocks.{block}.{layer}.weight" for block in range(12) for layer in layers),
+        *last_layers,
     }
-    mask = optimizers.decay_mask("kernels")(params)
-    assert mask == {"position": False, "block": {"kernel": True, "bias": False}}
-    by_axes = optimizers.decay_mask("exclude_1d")(params)
-    assert by_axes == {"position": True, "block": {"kernel": True, "bias": False}}
+    spared = {names[path] for path, is_decayed in flat.items() if not is_decayed}
+    assert {"cls_token", "pos_embed", "norm.weight", "patch_embed.proj.bias"} < spared
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_scope_exclude_1d_decays_what_multiplies_activations(name):
+    variables = models.abstract_variables(models.create(name, 10), 224)
+    mask = flatten_dict(optimizers.decay_mask("exclude_1d")(variables["params"]))
+    by_axes = {path: leaf.ndim > 1 for path, leaf in flatten_dict(variables["params"]).items()}
+    tokens = {("backbone", "class_token"), ("backbone", "position")} & by_axes.keys()
+    assert mask == by_axes | dict.fromkeys(tokens, False)
+    assert optimizers.decay_mask("all") is None

@@ -1,27 +1,37 @@
-"""Two processes over Gloo equal one, stop together, and one goes on where two stopped."""
+"""Two processes over Gloo equal one, stop together, and one goes on where two stopped.
+
+And one that is killed again and again equals one that is left alone.
+"""
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import portpicker
 import pytest
 
 from cone_jax import distributed
+from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
 from cone_jax.metric_writers import METRICS_FILE, read_records
+from cone_jax.training.run import Run
+from cone_jax.workdir import load_config
 
 ROOT = Path(__file__).parent.parent.parent
 DRIVER = Path(__file__).parent / "process_driver.py"
 
 
-def run_processes(workdir, count, devices, stop=(0, 0)):
-    """The outputs of `count` processes with `devices` devices each."""
+def start_processes(workdir, count, devices, stop=(0, 0)):
+    """`count` processes of a run, with `devices` devices each."""
     port = portpicker.pick_unused_port()
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "PYTHONPATH": str(ROOT)}
-    processes = [
+    return [
         subprocess.Popen(
             [sys.executable, DRIVER, workdir, *map(str, (index, count, port, stop[index]))],
             cwd=ROOT,
@@ -32,14 +42,45 @@ def run_processes(workdir, count, devices, stop=(0, 0)):
         )
         for index in range(count)
     ]
+
+
+def run_processes(*arguments, **options):
+    """The outputs of processes that come to their end."""
+    processes = start_processes(*arguments, **options)
     outputs = [process.communicate(timeout=280) for process in processes]
     for process, (_, errors) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, errors
     return [output for output, _ in outputs]
 
 
-def test_two_processes_equal_one_and_one_goes_on_after_two(tmp_path):
-    run_processes(tmp_path / "one", count=1, devices=4)
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory):
+    """The directory of a run of one process."""
+    workdir = tmp_path_factory.mktemp("one")
+    run_processes(workdir, count=1, devices=4)
+    return workdir
+
+
+@pytest.fixture
+def records(left_alone):
+    return read_records(left_alone / METRICS_FILE)
+
+
+def final_state(workdir):
+    """Every array, and the number of the best checkpoint."""
+    run = Run.open(load_config(workdir))
+    with Checkpoints(workdir, best_metric="test/top1", read_only=True) as checkpoints:
+        state = checkpoints.restore(12, run.abstract_state()).state
+        return jax.tree.leaves(state), checkpoints.best_step()
+
+
+def assert_equal_records(actual, expected):
+    assert [record["step"] for record in actual] == list(range(1, 13))
+    for one, other in zip(expected, actual, strict=True):
+        assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
+
+
+def test_two_processes_equal_one_and_one_goes_on_after_two(tmp_path, records):
     # SIGTERM reaches the second process only; both stop after the same step.
     outputs = run_processes(tmp_path / "two", count=2, devices=2, stop=(0, 5))
     stops = [re.search(r"interrupted at (\d+)", output)[1] for output in outputs]
@@ -49,10 +90,44 @@ def test_two_processes_equal_one_and_one_goes_on_after_two(tmp_path):
     assert "images/s" not in outputs[1]
 
     run_processes(tmp_path / "two", count=1, devices=4)
-    one, two = (read_records(tmp_path / name / METRICS_FILE) for name in ("one", "two"))
-    assert [record["step"] for record in two] == list(range(1, 13))
-    for expected, actual in zip(one, two, strict=True):
-        assert actual == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    assert_equal_records(read_records(tmp_path / "two" / METRICS_FILE), records)
+
+
+def test_when_one_process_is_killed_the_other_ends_and_the_run_can_go_on(tmp_path, records):
+    killed, other = reversed(start_processes(tmp_path, count=2, devices=2, stop=(0, -6)))
+    killed.communicate(timeout=280)
+    assert killed.returncode == -signal.SIGKILL
+    began = time.monotonic()
+    _, errors = other.communicate(timeout=120)
+    assert time.monotonic() - began < 60
+    assert other.returncode == 1
+    assert "failed: another process of the run has ended" in errors
+
+    assert (tmp_path / "checkpoints" / "4").is_dir()
+    [output] = run_processes(tmp_path, count=1, devices=4)
+    assert "from step 4" in output
+    assert_equal_records(read_records(tmp_path / METRICS_FILE), records)
+
+
+def test_killed_again_and_again_equals_left_alone(tmp_path, left_alone):
+    """By SIGKILL: before the first step is compiled, and while checkpoints are being written."""
+    kills = 0
+    for moment in ("config.json", "checkpoints/*tmp*", "checkpoints/*tmp*"):
+        [process] = start_processes(tmp_path, count=1, devices=4)
+        while process.poll() is None and not any(tmp_path.glob(moment)):
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
+    run_processes(tmp_path, count=1, devices=4)
+    assert kills == 3
+    assert (tmp_path / METRICS_FILE).read_bytes() == (left_alone / METRICS_FILE).read_bytes()
+    leaves, best = final_state(tmp_path)
+    expected_leaves, expected_best = final_state(left_alone)
+    assert best == expected_best
+    for leaf, expected in zip(leaves, expected_leaves, strict=True):
+        np.testing.assert_array_equal(leaf, expected)
+    assert not any(tmp_path.glob("checkpoints/*tmp*"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""A state that does not start from random weights."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from cone_jax import atomic_file, distributed, interop
+from cone_jax.evaluation.evaluator import Report
+from cone_jax.interop import ImportReport, IncompleteImport
+from cone_jax.training.run import Run
+from cone_jax.training.train_state import TrainState
+
+ACCOUNT_FILE = "init_from.txt"
+_SHOWN = 20  # names that are not simply mapped
+
+
+def check(run: Run, report: Report) -> None:
+    """Raises what `load` would, without making a state."""
+    shapes = run.abstract_state().variables
+    _read(run, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes), report)
+
+
+def load(run: Run, report: Report, directory: Path | None = None) -> TrainState:
+    """A new state whose networks, query and key alike, start from the weights the config names.
+
+    What was not simply mapped is reported, also where that is an error; what became of every name
+    is written to `directory`, if there is one.
+    """
+    state = run.init_state()
+    variables, account = _read(run, jax.device_get(state.variables), report)
+    report(account.summary())
+    _report_rest(account, report)
+    for name in account.reinitialised:
+        report(f"{name} starts anew: another number of classes")
+    if directory is not None and distributed.is_primary():
+        with atomic_file.replacing(directory / ACCOUNT_FILE) as unfinished:
+            unfinished.write_text(account.table() + "\n", encoding="utf-8")
+    return state.with_weights(variables)
+
+
+def _read(
+    run: Run, variables: dict[str, Any], report: Report
+) -> tuple[dict[str, Any], ImportReport]:
+    config = run.config
+    try:
+        return interop.load_initial(
+            config.init_from, run.learner.encoder, variables, strict=config.init_strict
+        )
+    except IncompleteImport as error:
+        _report_rest(error.report, report)
+        raise
+
+
+def _report_rest(account: ImportReport, report: Report) -> None:
+    rest = [line for line in account.table().splitlines()[1:] if not line.startswith("mapped ")]
+    for line in rest[:_SHOWN]:
+        report(line)
+    if len(rest) > _SHOWN:
+        report(f"... and {len(rest) - _SHOWN} more")

@@ -1,0 +1,194 @@
+"""Wrong data sets, runs, checkpoints, pictures and exports: one line, exit code 2, nothing touched.
+
+Wrong configs and flags are in test_command_line.py.
+"""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parent.parent
+TINY = (
+    "--config.steps=1",
+    "--config.batch_size=32",
+    "--config.model.options.width=4",
+    "--config.model.head_hidden=16",
+    "--config.model.embedding_dim=8",
+    "--config.bank.size=64",
+    "--config.objective.cone.neighbours=8",
+)
+FOLDER = ("--config.data.source=image_folder", "--config.data.path={}/")
+ARRAY = ("--config.data.source=array", "--config.data.path={}/")
+PACKED = ("--config.data.source=packed", "--config.data.path={}/")
+TFDS = ("--config.data.source=tfds", "--config.data.path={}/empty")
+
+
+@pytest.fixture(scope="module")
+def main():
+    spec = importlib.util.spec_from_file_location("main", ROOT / "main.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def picture(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), (1, 2, 3)).save(path)
+
+
+def arrays(path, images=None, labels=None, **more):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = np.zeros((64, 8, 8, 3), np.uint8) if images is None else images
+    labels = np.arange(64) % 4 if labels is None else labels
+    np.savez(path, images=images, labels=labels, **more)
+
+
+@pytest.fixture(scope="module")
+def world(main, tmp_path_factory):
+    """Everything that the rows below refer to."""
+    root = tmp_path_factory.mktemp("world")
+    assert main([f"--workdir={root / 'run'}", *TINY]) == 0
+    (root / "empty").mkdir()
+    (root / "file").write_text("not an image, not a folder\n")
+    for name in ("good.png", "notes.txt"):
+        (root / "mixed").mkdir(exist_ok=True)
+        picture(root / "mixed" / name) if name.endswith("png") else None
+    picture(root / "one_each" / "owl" / "a.png")
+    picture(root / "one_each" / "tit" / "a.png")
+    picture(root / "hollow" / "owl" / "a.png")
+    (root / "hollow" / "tit").mkdir()
+    for split, classes in (("train", ("owl",)), ("test", ("owl", "tit"))):
+        for name in classes:
+            picture(root / "strange" / split / name / "a.png")
+    arrays(root / "float.npz", images=np.zeros((64, 8, 8, 3)))
+    arrays(root / "negative.npz", labels=np.arange(64) % 4 - 1)
+    arrays(root / "short.npz", labels=np.arange(63) % 4)
+    arrays(root / "gap.npz", labels=np.arange(64) % 4 * 2)
+    np.savez(root / "other.npz", pictures=np.zeros(3))
+    np.savez(root / "objects.npz", images=np.array([{"a": 1}], object), labels=np.zeros(1, int))
+    (root / "broken.npz").write_bytes(b"PK\x03\x04 not really")
+    (root / "weights.safetensors").write_bytes(b"\xff" * 64)
+    (root / "weights.pth").write_bytes(b"no weights")
+    (root / "weights.dat").write_bytes(b"")
+    for name, text in (("broken_config", "{"), ("list_config", "[1, 2]")):
+        (root / name).mkdir()
+        (root / name / "config.json").write_text(text)
+    shutil.copytree(root / "run", root / "no_checkpoint")
+    shutil.rmtree(root / "no_checkpoint" / "checkpoints")
+    shutil.copytree(root / "run", root / "other_bank")
+    config = json.loads((root / "other_bank" / "config.json").read_text())
+    config["bank"]["size"] = 96
+    (root / "other_bank" / "config.json").write_text(json.dumps(config))
+    return root
+
+
+def contents(root):
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} | {
+        path: None for path in root.rglob("*") if path.is_dir()
+    }
+
+
+# What is asked for, {} being the folder of the fixture, and what the answer must name.
+ROWS = [
+    # Data sets
+    ([FOLDER[0]], ["data.path is empty"]),
+    ([FOLDER[0], FOLDER[1] + "missing"], ["data.path", "missing", "not a folder"]),
+    ([FOLDER[0], FOLDER[1] + "file"], ["data.path", "not a folder"]),
+    ([FOLDER[0], FOLDER[1] + "empty"], ["data.path", "holds no class folders"]),
+    ([FOLDER[0], FOLDER[1] + "one_each"], ["one_each", "nothing is left to test on"]),
+    ([FOLDER[0], FOLDER[1] + "hollow"], ["tit", "holds no image"]),
+    ([FOLDER[0], FOLDER[1] + "strange"], ["tit", "train lacks"]),
+    ([ARRAY[0]], ["data.path is empty"]),
+    ([ARRAY[0], ARRAY[1] + "missing.npz"], ["missing.npz", "no .npz file"]),
+    ([ARRAY[0], ARRAY[1] + "float.npz"], ["float64", "must be uint8"]),
+    ([ARRAY[0], ARRAY[1] + "negative.npz"], ["negative.npz", "label"]),
+    ([ARRAY[0], ARRAY[1] + "short.npz"], ["short.npz", "64 images"]),
+    ([ARRAY[0], ARRAY[1] + "gap.npz"], ["gap.npz", "class 1", "without gaps"]),
+    ([ARRAY[0], ARRAY[1] + "other.npz"], ["other.npz", "no array"]),
+    ([ARRAY[0], ARRAY[1] + "objects.npz"], ["objects.npz", "plain arrays"]),
+    ([ARRAY[0], ARRAY[1] + "broken.npz"], ["broken.npz"]),
+    ([PACKED[0]], ["data.path is empty"]),
+    ([PACKED[0], PACKED[1] + "empty"], ["not a completely packed folder"]),
+    ([*TFDS, "--config.data.name=no_such_set"], ["data.name ('no_such_set')", "not prepared"]),
+    ([*TFDS, "--config.data.name=../x"], ["data.name ('../x')", "TFDS name"]),
+    (["--config.data.train_split=trian"], ["trian"]),
+    (["--config.data.holdout=1.5", *ARRAY[:1], ARRAY[1] + "gap.npz"], ["holdout"]),
+    # Weights to start from
+    (["--config.init_from={}/missing.pth"], ["missing.pth", "does not exist"]),
+    (["--config.init_from={}/weights.dat"], ["weights.dat", ".safetensors or .pth"]),
+    (["--config.init_from={}/weights.safetensors"], ["weights.safetensors", "safetensors"]),
+    (["--config.init_from={}/weights.pth"], ["weights.pth"]),
+    (["--config.init_from={}/empty"], ["empty", "neither the directory of a run nor an export"]),
+    # Runs and checkpoints
+    (["--mode=evaluate", "--workdir={}/empty"], ["empty", "config.json"]),
+    (["--mode=evaluate", "--workdir={}/broken_config"], ["config.json cannot be read"]),
+    (["--mode=evaluate", "--workdir={}/list_config"], ["config.json"]),
+    (["--mode=evaluate", "--workdir={}/no_checkpoint"], ["no checkpoint", "--mode=train"]),
+    (["--mode=evaluate", "--workdir={}/run", "--step=7"], ["--step (7)", "there are: 1"]),
+    (["--mode=evaluate", "--workdir={}/run", "--step=newest"], ["--step ('newest')", "latest"]),
+    (["--mode=evaluate", "--workdir={}/run", "--evaluators=knnn"], ["knnn"]),
+    (["--mode=report", "--workdir={}/empty"], ["empty"]),
+    (["--mode=analyze", "--workdir={}/empty"], ["empty"]),
+    (["--mode=compare", "--workdirs={}/run"], ["--workdirs", "two runs"]),
+    (["--mode=compare", "--workdirs={}/run,{}/empty"], ["empty"]),
+    (["--mode=preview", "--workdir={}/run", "--step=2"], ["--step ('2')", "1 to 1"]),
+    ([*TINY, "--workdir={}/run", "--config.seed=5"], ["seed = 0", "says 5"]),
+    ([*TINY, "--workdir={}/file"], ["workdir", "file", "cannot be written"]),
+    (
+        [*TINY, "--workdir={}/other_bank", "--config.bank.size=96"],
+        ["checkpoint 1", "[64", "[96", "bank.size"],
+    ),
+    # Pictures and exports
+    (["--mode=predict", "--workdir={}/run"], ["--images is empty"]),
+    (["--mode=predict", "--workdir={}/run", "--images={}/no.png"], ["no.png", "does not exist"]),
+    (["--mode=predict", "--workdir={}/run", "--images={}/empty"], ["empty", "holds no"]),
+    (
+        ["--mode=predict", "--workdir={}/run", "--images={}/mixed", "--output={}/x.txt"],
+        ["x.txt", ".csv or .jsonl"],
+    ),
+    (["--mode=predict", "--workdir={}/empty", "--images={}/mixed"], ["empty", "nor an export"]),
+    (["--mode=export", "--workdir={}/run", "--format=onxx"], ["--format ('onxx')", "onnx"]),
+    (["--mode=export", "--workdir={}/run", "--step=3"], ["--step (3)"]),
+    (["--mode=export", "--workdir={}/no_checkpoint"], ["no checkpoint"]),
+    # Modes that need something else
+    (["--mode=pack"], ["--mode=pack", "image folders"]),
+    (["--mode=pack", FOLDER[0], FOLDER[1] + "one_each"], ["--mode=pack needs --output"]),
+    (["--mode=prepare"], ["--mode=prepare is for TFDS"]),
+    (["--mode=sweep"], ["--sweep is not given"]),
+    (["--mode=sweep", "--sweep=configs/sweeps/nothing.py"], ["nothing.py"]),
+    (["--mode=sweep", "--sweep=configs/sweeps/bank_size.py", "--jobs=0"], ["--jobs (0)"]),
+    (["--coordinator=localhost:1"], ["--num_processes"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), ROWS, ids=lambda value: " ".join(value)[:60])
+def test_wrong_input_is_one_line_and_nothing_is_touched(
+    main, world, capsys, monkeypatch, arguments, parts
+):
+    monkeypatch.chdir(ROOT)
+    before = contents(world)
+    capsys.readouterr()
+    arguments = [argument.replace("{}", str(world)) for argument in arguments]
+    if not any(argument.startswith(("--workdir=", "--workdirs=")) for argument in arguments):
+        arguments = [f"--workdir={world / 'new'}", *arguments]
+    code = main(arguments)
+    captured = capsys.readouterr()
+    assert code == 2, captured.err
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    for part in parts:
+        assert part in captured.err
+    assert contents(world) == before
+
+
+def test_there_are_enough_of_them():
+    import ast
+
+    tree = ast.parse((ROOT / "tests" / "test_command_line.py").read_text())
+    rows = max(len(node.elts) for node in ast.walk(tree) if isinstance(node, ast.List))
+    assert rows + len(ROWS) >= 60

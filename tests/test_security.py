@@ -1,0 +1,121 @@
+"""What the code never does with input, and what its dependencies are."""
+
+import ast
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = [
+    ROOT / "main.py",
+    *(
+        path
+        for name in ("cone_jax", "configs", "benchmarks")
+        for path in (ROOT / name).rglob("*.py")
+    ),
+]
+# Calls that run what they read, or hand a string to a shell.
+FORBIDDEN = {
+    "eval",
+    "exec",
+    "compile",
+    "os.system",
+    "os.popen",
+    "pickle.load",
+    "pickle.loads",
+    "pickle.Unpickler",
+    "marshal.loads",
+    "shelve.open",
+    "yaml.load",
+    "yaml.unsafe_load",
+    "subprocess.getoutput",
+}
+# Calls that are safe with one argument only.
+REQUIRED = {
+    "torch.load": ("weights_only", True),
+    "np.load": ("allow_pickle", False),
+    "numpy.load": ("allow_pickle", False),
+}
+
+
+def dangerous_calls(source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        constants = {
+            keyword.arg: keyword.value.value
+            for keyword in node.keywords
+            if isinstance(keyword.value, ast.Constant)
+        }
+        if name in FORBIDDEN or constants.get("shell") is True:
+            found.append(f"line {node.lineno}: {name}")
+        if name in REQUIRED:
+            argument, value = REQUIRED[name]
+            if constants.get(argument) is not value:
+                found.append(f"line {node.lineno}: {name} without {argument}={value}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "eval('1')",
+        "pickle.loads(b'')",
+        "subprocess.run('ls', shell=True)",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "np.load(path)",
+    ],
+)
+def test_the_check_sees_what_it_is_for(source):
+    assert dangerous_calls(source)
+
+
+def test_nothing_runs_what_it_reads():
+    found = {
+        str(path.relative_to(ROOT)): calls
+        for path in SOURCES
+        if (calls := dangerous_calls(path.read_text()))
+    }
+    assert not found
+    assert len(SOURCES) > 150
+
+
+def pins(name: str) -> list[tuple[str, str]]:
+    lines = (line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines())
+    return [
+        tuple(part.strip() for part in line.split(";")[0].split("=="))
+        for line in lines
+        if line and not line.startswith("-")
+    ]
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+def test_requirements_are_pinned_once_and_are_what_is_installed(name):
+    names = [package.lower().replace("_", "-") for package, _ in pins(name)]
+    assert len(names) == len(set(names))
+    installed = {package: metadata.version(package.split("[")[0]) for package, _ in pins(name)}
+    # A local part such as +cpu says how a version was built.
+    assert {package: version.split("+")[0] for package, version in installed.items()} == dict(
+        pins(name)
+    )
+
+
+def test_everything_that_comes_along_is_pinned_too():
+    """What the pinned packages need is pinned itself: an installation has no choice left."""
+    from packaging.requirements import Requirement
+
+    pinned = {
+        package.split("[")[0].lower().replace("_", "-") for package, _ in pins("requirements.txt")
+    }
+    missing = set()
+    for package in pinned:
+        for text in metadata.requires(package) or ():
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                name = requirement.name.lower().replace("_", "-").replace(".", "-")
+                missing |= {name} - {other.replace(".", "-") for other in pinned}
+    assert missing <= {"setuptools"}  # which a freeze leaves out
