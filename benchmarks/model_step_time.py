@@ -12,9 +12,7 @@ forms for CPUs in cone_jax/models/convolution.py replace.
 """
 
 import argparse
-import math
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from cone_jax import runtime
 
 runtime.use_fast_cpu_convolutions()
 
+import interleaved
 import jax
 import jax.numpy as jnp
 import optax
@@ -33,8 +32,8 @@ from cone_jax import models
 REFERENCE = "resnet18"
 
 
-def compile_step(encoder: models.Encoder, batch: int, size: int) -> Callable[[], None]:
-    """One training step, compiled; calling it runs it to its end."""
+def compile_step(encoder: models.Encoder, batch: int, size: int) -> Callable[[], object]:
+    """One training step, compiled."""
     images = jax.random.normal(jax.random.key(0), (batch, size, size, 3))
     labels = jnp.arange(batch) % 1000
     shapes = models.abstract_variables(encoder, size)
@@ -61,19 +60,7 @@ def compile_step(encoder: models.Encoder, batch: int, size: int) -> Callable[[],
     params = variables.pop("params")
     trace = optimizer.init(params)
     compiled = step.lower(params, variables, trace).compile()
-    return lambda: jax.block_until_ready(compiled(params, variables, trace))
-
-
-def measure(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """The fastest time of each step in seconds, taken in turns."""
-    now = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
-    fastest = dict.fromkeys(steps, math.inf)
-    for _ in range(1 + rounds):  # the first one warms up
-        for name, run in steps.items():
-            began = now()
-            run()
-            fastest[name] = min(fastest[name], now() - began)
-    return fastest
+    return lambda: compiled(params, variables, trace)
 
 
 def main() -> None:
@@ -91,7 +78,7 @@ def main() -> None:
         if arguments.plain:
             plain = models.build(spec, plain_convolutions=True)
             steps[f"{name} plain"] = compile_step(plain, arguments.batch, arguments.size)
-    seconds = measure(steps, arguments.rounds)
+    seconds = interleaved.fastest(steps, arguments.rounds, wall=False)
     print(f"{arguments.batch} images of {arguments.size} px, {jax.default_backend()}")
     for name, time_of_step in seconds.items():
         ratio = time_of_step / seconds[REFERENCE]
