@@ -10,6 +10,7 @@ use all cores and float32. The networks are compared in tests/models; here only 
 
 import argparse
 import copy
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch_reference
 import train_step
 from torch import nn
 
-CPU_THREADS = torch.get_num_threads()
+CPU_THREADS = len(os.sched_getaffinity(0))
 DEPTHS = {"resnet18": ((2, 2, 2, 2), False), "resnet50": ((3, 4, 6, 3), True)}
 
 

@@ -30,7 +30,7 @@ def print_training(
         ("checkpoints", f"{directory}/checkpoints"),
         ("score the best one", f"python main.py --mode=evaluate --workdir={directory} --step=best"),
         ("see the curves", f"tensorboard --logdir={directory}"),
-        ("try the baseline", "python main.py --config=configs/digits.py:cross_entropy"),
+        ("classify pictures", f"python main.py --mode=predict --workdir={directory} --images=..."),
     )
     for name, text in lines:
         console.print(f"  {name:<20} {text}", soft_wrap=True, markup=False)
