@@ -47,7 +47,9 @@ class LiveSheets:
         if jax.process_count() > 1:
             if not all(leaf.is_fully_replicated for leaf in jax.tree.leaves(arrays)):
                 return  # a bank that is split over processes
-            arrays = jax.device_get(arrays)
+            evaluated, variables, bank = jax.device_get(arrays)
+            # To be looked up here alone, not on all devices of the run.
+            arrays = (evaluated, variables, None if bank is None else bank.replace(mesh=None))
         network = TrainedNetwork(run.alone(), step, *arrays)
         if network.bank is not None and int(network.bank.filled):
             writer.write_image(step, "neighbours", neighbours_sheet(network))

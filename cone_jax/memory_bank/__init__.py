@@ -5,8 +5,8 @@ goes through `jit` with donation, and is checkpointed like any parameter. Row r 
 something has been written to it; rows are written in order and the oldest are overwritten.
 Queries get gradients, the contents of the bank are constants.
 
-Its rows are on every device, or split over the devices of a mesh (`init(..., mesh=...)`); all
-functions take both kinds and give the same result.
+Its rows are on every device, or split over those of a mesh (`init(..., mesh=mesh, split=True)`);
+all functions take both kinds and give the same result.
 """
 
 from cone_jax.memory_bank.bank import (

@@ -33,7 +33,9 @@ class MemoryBank(flax.struct.PyTreeNode):
     # today what `probs` would remember; None: not needed.
     norms: Float[Array, " K"] | None = None
     capacity: int | None = flax.struct.field(pytree_node=False, default=None)  # K, if padded
-    mesh: Mesh | None = flax.struct.field(pytree_node=False, default=None)  # None: not split
+    # The devices that queries are split over, by rows; None: they are not.
+    mesh: Mesh | None = flax.struct.field(pytree_node=False, default=None)
+    split: bool = flax.struct.field(pytree_node=False, default=False)  # the bank's rows are too
     # Below 1, neighbours are chosen approximately, and this share of them is to be the right ones.
     recall_target: float = flax.struct.field(pytree_node=False, default=1.0)
 
@@ -49,19 +51,21 @@ def init(
     dtype: jnp.dtype = jnp.float32,
     *,
     mesh: Mesh | None = None,
+    split: bool = False,
     keep_norms: bool = False,
     recall_target: float = 1.0,
 ) -> MemoryBank:
     """An empty bank; `dtype` (float32 or bfloat16) is that of the probabilities.
 
     With `num_classes` 0 the bank holds no probabilities, which most of its memory goes to; with
-    `keep_norms` they can be recomputed. With `mesh`, rows are split over its devices.
+    `keep_norms` they can be recomputed. `mesh` says that queries will be split over its devices, by
+    rows; with `split` the bank's rows are split over them as well.
 
     >>> bank = init(size=8, dim=2, num_classes=10)
     >>> bank.size, int(bank.filled), bank.labels.tolist()
     (8, 0, [-1, -1, -1, -1, -1, -1, -1, -1])
     """
-    rows = size if mesh is None else -(-size // mesh.size) * mesh.size
+    rows = -(-size // mesh.size) * mesh.size if mesh is not None and split else size
     return MemoryBank(
         features=jnp.zeros((rows, dim), jnp.float32),
         labels=jnp.full((rows,), -1, jnp.int32),
@@ -72,6 +76,7 @@ def init(
         norms=jnp.zeros((rows,), jnp.float32) if keep_norms else None,
         capacity=size if rows != size else None,
         mesh=mesh,
+        split=split,
         recall_target=recall_target,
     )
 
@@ -152,7 +157,7 @@ def _write(bank: MemoryBank, values: dict[str, Array], rows: Int[Array, " B"]) -
 
         return jax.tree.map(one, columns, values)
 
-    if bank.mesh is None:
+    if bank.mesh is None or not bank.split:
         return replace(_columns(bank), values, rows)
     return split_rows.write(bank.mesh, _columns(bank), values, rows, replace)
 
@@ -161,7 +166,7 @@ def shardings(bank: MemoryBank, mesh: Mesh) -> MemoryBank:
     """Where each array of the bank is to be: rows as the bank says, the counters everywhere."""
 
     def place(column: Array | jax.ShapeDtypeStruct) -> NamedSharding:
-        split = bank.mesh is not None and column.ndim > 0
+        split = bank.split and column.ndim > 0
         return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]) if split else PartitionSpec())
 
     return jax.tree.map(place, bank)

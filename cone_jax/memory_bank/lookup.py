@@ -80,17 +80,21 @@ def neighbours(
     if k > bank.size:
         raise ValueError(f"cannot take {k} neighbours from a bank of {bank.size} rows")
     asked = Queries(queries, exclude_ids, same_class)
+
+    def nearest_here(part: MemoryBank, queries: Queries, first_row: jax.Array) -> Neighbours:
+        return _nearest(part, queries, min(k, len(part.labels)), first_row)
+
+    def nearest_of_all(candidates: Neighbours) -> Neighbours:
+        # Those of the first device stand first, so equal ones are in the order of their rows.
+        ranked = jnp.where(candidates.valid, candidates.similarity, -jnp.inf)
+        _, place = jax.lax.top_k(jax.lax.stop_gradient(ranked), k)
+        return jax.tree.map(lambda values: jnp.take_along_axis(values, place, axis=-1), candidates)
+
     if bank.mesh is None:
         return _nearest(bank, asked, k, first_row=0)
-
-    def nearest_here(part: MemoryBank, everyone: Queries, first_row: jax.Array) -> Neighbours:
-        return _nearest(part, everyone, min(k, len(part.labels)), first_row)
-
-    candidates = split_rows.ask_everywhere(bank.mesh, bank, asked, nearest_here)
-    # Those of the first device stand first, so that equal ones are in the order of their rows.
-    ranked = jnp.where(candidates.valid, candidates.similarity, -jnp.inf)
-    _, place = jax.lax.top_k(jax.lax.stop_gradient(ranked), k)
-    return jax.tree.map(lambda values: jnp.take_along_axis(values, place, axis=-1), candidates)
+    if not bank.split:
+        return split_rows.ask_here(bank.mesh, bank, asked, nearest_here)
+    return split_rows.ask_everywhere(bank.mesh, bank, asked, nearest_here, nearest_of_all)
 
 
 def _nearest(
@@ -174,7 +178,7 @@ def soft_labels(
             "them it needs keep_norms=True and a classifier"
         )
     asked = Queries(keys, exclude_ids)
-    if bank.mesh is None:
+    if bank.mesh is None or not bank.split:
         return softmax_average.finish(_average(bank, asked, temperature, classify, 0))
 
     def average_here(part: MemoryBank, everyone: Queries, first_row: jax.Array) -> Partial:

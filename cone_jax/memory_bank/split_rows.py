@@ -1,7 +1,7 @@
-"""A bank whose rows are split over the devices of a mesh, with the queries split likewise.
+"""Looking things up in a bank on several devices, each of which has its share of the queries.
 
-To look something up, every device gets all queries, answers them from its own rows, and returns
-to each device the answers to that one's queries. Rows never travel.
+Where the bank's rows are split too, every device gets all queries, answers them from its own rows,
+and returns to each device the answers to that one's queries. Rows never travel.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,28 @@ Tree = Any
 Answer = Callable[[Any, Any, jax.Array], Any]
 
 
-def ask_everywhere(mesh: Mesh, bank: Tree, queries: Tree, answer: Answer) -> Tree:
-    """The answers of all devices: [B, n k] where each gives [B, k], in the order of the rows."""
+def ask_here(mesh: Mesh, bank: Tree, queries: Tree, answer: Answer) -> Tree:
+    """The answers of a bank that every device has whole, to the queries that each has.
+
+    What the compiler would do by itself, but for `top_k`: it has all queries answered everywhere.
+    """
+    return _ask(mesh, bank, queries, answer, split=False)
+
+
+def ask_everywhere(
+    mesh: Mesh, bank: Tree, queries: Tree, answer: Answer, merge: Callable[[Tree], Tree]
+) -> Tree:
+    """What `merge` makes of the answers of all devices.
+
+    It is given [b, n k] where each device answers with [B, k], in the order of the rows.
+    """
     axis = mesh.axis_names[0]
 
     def collect(answers: Tree) -> Tree:
-        return jax.tree.map(
+        exchanged = jax.tree.map(
             lambda x: jax.lax.all_to_all(x, axis, split_axis=0, concat_axis=1, tiled=True), answers
         )
+        return merge(exchanged)
 
     return _ask(mesh, bank, queries, answer, collect)
 
@@ -75,10 +89,16 @@ def write(
 
 
 def _ask(
-    mesh: Mesh, bank: Tree, queries: Tree, answer: Answer, collect: Callable[[Tree], Tree]
+    mesh: Mesh,
+    bank: Tree,
+    queries: Tree,
+    answer: Answer,
+    collect: Callable[[Tree], Tree] = lambda answers: answers,
+    *,
+    split: bool = True,
 ) -> Tree:
     axis = mesh.axis_names[0]
-    split, everywhere = PartitionSpec(axis), PartitionSpec()
+    shared, everywhere = PartitionSpec(axis), PartitionSpec()
     asked = jax.tree.leaves(queries)[0].shape[0]
     filler = -asked % mesh.size
 
@@ -86,13 +106,15 @@ def _ask(
         return jnp.pad(x, ((0, filler),) + ((0, 0),) * (x.ndim - 1)) if filler else x
 
     def local(part: Tree, own_queries: Tree) -> Tree:
+        if not split:
+            return answer(part, own_queries, jnp.zeros((), jnp.int32))
         everyone = jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), own_queries)
         rows_here = max(x.shape[0] for x in jax.tree.leaves(part) if x.ndim)
         first_row = jax.lax.axis_index(axis) * rows_here
         return collect(answer(part, everyone, first_row))
 
-    bank_specs = jax.tree.map(lambda x: split if x.ndim else everywhere, bank)
-    answers = jax.shard_map(local, mesh=mesh, in_specs=(bank_specs, split), out_specs=split)(
+    bank_specs = jax.tree.map(lambda x: shared if split and x.ndim else everywhere, bank)
+    answers = jax.shard_map(local, mesh=mesh, in_specs=(bank_specs, shared), out_specs=shared)(
         bank, jax.tree.map(padded, queries)
     )
     return jax.tree.map(lambda x: x[:asked], answers)

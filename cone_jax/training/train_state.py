@@ -208,7 +208,8 @@ def _init_bank(
         dim=output.embedding.shape[-1],
         num_classes=output.logits.shape[-1] if stored else 0,
         dtype=jnp.dtype(settings.probs_dtype),
-        mesh=mesh if settings.sharding == "sharded" else None,
+        mesh=mesh,
+        split=settings.sharding == "sharded",
         keep_norms=needs.bank_probs and not stored,
         recall_target=settings.recall_target,
     )

@@ -29,7 +29,7 @@ def keys_of(rng, count, first_id):
 
 def both_banks(mesh, size, batches, seed=0):
     whole = memory_bank.init(size, DIM, CLASSES)
-    split = memory_bank.init(size, DIM, CLASSES, mesh=mesh)
+    split = memory_bank.init(size, DIM, CLASSES, mesh=mesh, split=True)
     split = jax.device_put(split, memory_bank.shardings(split, mesh))
     enqueue = jax.jit(memory_bank.enqueue, donate_argnums=0)
     rng, written = np.random.default_rng(seed), 0
@@ -109,7 +109,7 @@ def test_predictions_are_recomputed_where_the_rows_are(mesh):
     kernel = jax.random.normal(jax.random.key(0), (DIM, CLASSES))
     keys = keys_of(np.random.default_rng(0), 16, 0)
     lean = memory_bank.init(19, DIM, 0, keep_norms=True)
-    split = memory_bank.init(19, DIM, 0, keep_norms=True, mesh=mesh)
+    split = memory_bank.init(19, DIM, 0, keep_norms=True, mesh=mesh, split=True)
     norms = jnp.linspace(0.5, 3.0, 16)
 
     @jax.jit
@@ -125,9 +125,28 @@ def test_predictions_are_recomputed_where_the_rows_are(mesh):
     np.testing.assert_allclose(average(split, kernel), average(lean, kernel), atol=1e-6)
 
 
+def test_queries_split_over_devices_need_no_other_device(mesh):
+    """A bank that is whole everywhere: `top_k` must not gather the similarities of all queries."""
+    bank, _ = both_banks(mesh, 8 * 1021, (8, 8))
+    bank = bank.replace(mesh=mesh)
+    keys = keys_of(np.random.default_rng(1), 16, first_id=5)
+    queries = jax.device_put(keys["features"], sharding.split(mesh))
+
+    def look_up(bank, queries):
+        near = memory_bank.neighbours(bank, queries, 4)
+        return near.similarity, memory_bank.soft_labels(bank, queries, temperature=0.1)
+
+    compiled = jax.jit(look_up).lower(bank, queries).compile()
+    assert "all-gather" not in compiled.as_text()
+    for actual, expected in zip(
+        look_up(bank, queries), look_up(bank.replace(mesh=None), queries), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
 def test_no_device_ever_holds_all_rows(mesh):
     """The compiled look-ups gather queries and answers, never the bank."""
-    bank = memory_bank.init(8 * 521, DIM, CLASSES, mesh=mesh)
+    bank = memory_bank.init(8 * 521, DIM, CLASSES, mesh=mesh, split=True)
     bank = jax.device_put(bank, memory_bank.shardings(bank, mesh))
     keys = keys_of(np.random.default_rng(0), 16, 0)
 
