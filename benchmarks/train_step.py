@@ -149,7 +149,9 @@ def bank_programs(arguments: argparse.Namespace) -> dict[str, Callable[[], objec
     def program(bank: memory_bank.MemoryBank, *patches: mock._patch) -> Callable[[], object]:
         for patch in patches:
             patch.start()
-        compiled = jax.jit(work, donate_argnums=0).lower(bank, z, logits).compile()
+        # A function of its own: JAX would not trace the same one again for a patch.
+        fresh = jax.jit(lambda *inputs: work(*inputs), donate_argnums=0)
+        compiled = fresh.lower(bank, z, logits).compile()
         for patch in patches:
             patch.stop()
         box = [bank]
