@@ -6,8 +6,8 @@
 Contenders, in turns, each with its own state: cross-entropy; cross-entropy with the momentum
 network's forward pass and update, which is the floor for any method that has one; CoNe. Then
 CoNe's bank on its own (look-ups, their gradient, enqueue), also with `jax.lax.top_k` instead of the
-selection in two stages, with dense soft labels, and with predictions recomputed. Last, how long it
-takes from nothing to a finished first step, with an empty compilation cache and with a full one.
+selection in two stages, with soft labels in blocks, and with predictions recomputed. Last, how long
+it takes from nothing to a finished first step, with an empty compilation cache and a full one.
 """
 
 import argparse
@@ -167,8 +167,9 @@ def bank_programs(arguments: argparse.Namespace) -> dict[str, Callable[[], objec
         "bank, lax.top_k": program(
             full_bank(num_classes=classes), mock.patch.object(selection, "WIDE", 2**31)
         ),
-        "bank, dense soft labels": program(
-            full_bank(num_classes=classes), mock.patch.object(lookup, "BLOCK", 2**31)
+        "bank, blocks of 4,096 rows": program(
+            full_bank(num_classes=classes),
+            mock.patch.object(lookup, "MOST_WEIGHTS", 4096 * arguments.batch),
         ),
         "bank, recomputed": program(full_bank(num_classes=0, keep_norms=True)),
     }

@@ -12,8 +12,9 @@ from cone_jax.memory_bank import selection, softmax_average, split_rows
 from cone_jax.memory_bank.bank import NO_ID, MemoryBank
 from cone_jax.memory_bank.softmax_average import Partial
 
-# Rows of the bank that `soft_labels` looks at together.
-BLOCK = 4096
+# Weights that `soft_labels` holds at a time, one for each query and row: a quarter of a GiB. A few
+# blocks of rows cost a little more time than all at once, and far less memory.
+MOST_WEIGHTS = 2**26
 
 # Embeddings [K, D], as long as they were, to class probabilities [K, C].
 Classify = Callable[[jax.Array], jax.Array]
@@ -215,18 +216,19 @@ def _average(
             exists=exists if bank.capacity is not None else None,
         )
 
-    blocks, rest = divmod(total, BLOCK)
+    block = max(MOST_WEIGHTS // len(queries.embedding), 1)
+    blocks, rest = divmod(total, block)
     if blocks == 0:
         return of_rows(0, total)
-    average = of_rows(0, BLOCK)
+    average = of_rows(0, block)
     if blocks > 1:
 
         def add(average: Partial, index: Int[Array, ""]) -> tuple[Partial, None]:
-            return softmax_average.merge(average, of_rows(index * BLOCK, BLOCK)), None
+            return softmax_average.merge(average, of_rows(index * block, block)), None
 
         average, _ = jax.lax.scan(add, average, jnp.arange(1, blocks))
     if rest:
-        average = softmax_average.merge(average, of_rows(blocks * BLOCK, rest))
+        average = softmax_average.merge(average, of_rows(blocks * block, rest))
     return average
 
 

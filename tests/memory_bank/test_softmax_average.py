@@ -57,7 +57,7 @@ def test_rows_that_do_not_exist_have_no_part_in_the_mean():
 
 
 def test_a_bank_of_several_blocks_gives_what_the_whole_gives(monkeypatch):
-    monkeypatch.setattr(lookup, "BLOCK", 8)
+    monkeypatch.setattr(lookup, "MOST_WEIGHTS", 8 * 2)  # two keys
     rng = np.random.default_rng(0)
     for size, count in [(8, 8), (24, 24), (27, 20), (30, 0), (5, 5)]:
         bank = memory_bank.init(size, 3, 4)
