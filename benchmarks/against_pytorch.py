@@ -121,18 +121,7 @@ class TorchCrossEntropy:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="resnet18", choices=sorted(DEPTHS))
-    parser.add_argument("--stem", default="cifar", choices=("cifar", "imagenet"))
-    for name, default in (
-        ("batch", 128),
-        ("bank", 4096),
-        ("classes", 100),
-        ("neighbours", 32),
-        ("size", 32),
-        ("width", 64),
-        ("rounds", 5),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    train_step.add_arguments(parser, batch=128)
     arguments = parser.parse_args()
     torch.set_num_threads(CPU_THREADS)  # the reference models ask for one
     torch.manual_seed(0)

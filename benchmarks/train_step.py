@@ -202,12 +202,12 @@ def first_step(cache: Path) -> float:
         return time.perf_counter() - began
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_arguments(parser: argparse.ArgumentParser, batch: int) -> None:
+    """The network, the batch and the bank to measure."""
     parser.add_argument("--model", default="resnet18")
-    parser.add_argument("--stem", default="cifar")
+    parser.add_argument("--stem", default="cifar", choices=("cifar", "imagenet"))
     for name, default in (
-        ("batch", 256),
+        ("batch", batch),
         ("bank", 4096),
         ("classes", 100),
         ("neighbours", 32),
@@ -216,6 +216,11 @@ def main() -> None:
         ("rounds", 5),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_arguments(parser, batch=256)
     parser.add_argument("--no-steps", action="store_true", help="measure the bank alone")
     parser.add_argument("--no-start", action="store_true", help="leave out the start-up times")
     arguments = parser.parse_args()
