@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
+from cone_jax.errors import Failure
 from cone_jax.interop import stablehlo
 from cone_jax.interop.onnx_graph import Graph, Operand, Shape, import_optional
 from cone_jax.interop.onnx_operations import BROADCASTING, OTHERS
@@ -104,7 +105,7 @@ def _equation(graph: Graph, equation: core.JaxprEqn, operands: list[Operand]) ->
         ]
         result = OTHERS[name](graph, full, equation.params, shapes)
     else:
-        raise NotImplementedError(f"no ONNX translation of the operation {name!r}")
+        raise Failure(f"no ONNX translation of the operation {name!r}")
     return result if isinstance(result, list) else [result]
 
 
