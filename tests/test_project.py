@@ -1,6 +1,5 @@
 """Facts about the project as a whole."""
 
-import ast
 import importlib
 import pkgutil
 import subprocess
@@ -38,24 +37,6 @@ def test_requirements_are_exact():
     for line in (ROOT / "requirements.txt").read_text().splitlines():
         line = line.split("#")[0].strip()
         assert not line or "==" in line, line
-
-
-def test_method_modules_know_nothing_above_them():
-    """losses, memory_bank and momentum drop into any loop: no models, data or files."""
-    package = ROOT / "cone_jax"
-    bank = (package / "memory_bank").glob("*.py")
-    for path in (package / "losses.py", package / "momentum.py", *bank):
-        tree = ast.parse(path.read_text())
-        imported = {
-            f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for alias in node.names
-        }
-        allowed = ("jax", "jaxtyping", "optax", "flax.struct", "typing", "collections.abc", "math")
-        allowed += ("cone_jax.losses", "cone_jax.memory_bank", "cone_jax.errors")
-        above = [m for m in imported if not any(m == a or m.startswith(f"{a}.") for a in allowed)]
-        assert not above, path
 
 
 def test_every_module_says_what_it_is_for():

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ml_collections import ConfigDict
 
@@ -11,10 +11,7 @@ from cone_jax.data import datasets
 from cone_jax.data.sources import Source
 from cone_jax.evaluation import classification, label_maps, other_sets
 from cone_jax.evaluation.classification import ClassificationResult, Examples
-from cone_jax.evaluation.evaluator import Evaluator, Outcome, Report, Variables
-
-if TYPE_CHECKING:
-    from cone_jax.training.run import Run
+from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Report, Variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +53,9 @@ class Classification(Evaluator):
         words = re.findall(r"\w+", f"{Path(self.data).name if self.data else ''} {self.split}")
         return "_".join(words) or "test"
 
-    def evaluate(self, run: "Run", variables: Variables, report: Report) -> ClassificationOutcome:
+    def evaluate(
+        self, run: EvaluatedRun, variables: Variables, report: Report
+    ) -> ClassificationOutcome:
         source = self._open(run)
         some = self.data.partition("/")[0].partition(":")[0] in _SOME_CLASSES
         restricted = self.among == "present" or (not self.among and some)
@@ -72,7 +71,7 @@ class Classification(Evaluator):
             config=run.config,
         )
 
-    def _open(self, run: "Run") -> Source:
+    def _open(self, run: EvaluatedRun) -> Source:
         if self.data:
             return other_sets.open_set(run, self.data, self.split)
         if self.split:

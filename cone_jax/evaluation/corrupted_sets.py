@@ -2,16 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cone_jax.data import decode, transforms
 from cone_jax.data.sources import Source, tfds
 from cone_jax.errors import UserError
 from cone_jax.evaluation import other_sets
 from cone_jax.evaluation.corruptions import CorruptedSource
-
-if TYPE_CHECKING:
-    from cone_jax.training.run import Run
+from cone_jax.evaluation.evaluator import EvaluatedRun
 
 # What TFDS's cifar10_corrupted calls them.
 _ALIASES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}
@@ -25,7 +23,7 @@ class CorruptedSet(NamedTuple):
 
 
 def generated(
-    run: "Run", corruption: str, severity: int, *, seed: int, parameters: str
+    run: EvaluatedRun, corruption: str, severity: int, *, seed: int, parameters: str
 ) -> CorruptedSet:
     """The run's own test pictures, cropped as always and then corrupted."""
     pipeline = transforms.parse(run.config.data.test_transforms)
@@ -35,7 +33,7 @@ def generated(
     )
 
 
-def ready_made(run: "Run", data: str, corruption: str, severity: int) -> CorruptedSet:
+def ready_made(run: EvaluatedRun, data: str, corruption: str, severity: int) -> CorruptedSet:
     """Pictures that are corrupted already: below a folder, or of a TFDS set, named by `data`."""
     folder = Path(data).expanduser()
     if folder.is_dir():
@@ -48,7 +46,7 @@ def ready_made(run: "Run", data: str, corruption: str, severity: int) -> Corrupt
     return CorruptedSet(source, _fitting_transforms(run, source))
 
 
-def _fitting_transforms(run: "Run", source: Source) -> tuple[str, ...]:
+def _fitting_transforms(run: EvaluatedRun, source: Source) -> tuple[str, ...]:
     """The run's test transforms, or none where pictures already have the size they lead to."""
     specs = tuple(run.config.data.test_transforms)
     wanted = transforms.parse(specs).output_size()
@@ -64,7 +62,7 @@ def _find_folder(root: Path, corruption: str, severity: int) -> Path:
     return folder
 
 
-def _find_tfds(run: "Run", name: str, corruption: str, severity: int) -> str:
+def _find_tfds(run: EvaluatedRun, name: str, corruption: str, severity: int) -> str:
     kinds = (corruption, _ALIASES.get(corruption, corruption))
     configs = [f"{name}/{kind}_{severity}" for kind in kinds]
     path = other_sets.tfds_path(run)

@@ -18,11 +18,17 @@ config then know it by its name.
 import abc
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
-if TYPE_CHECKING:
-    from cone_jax.training.run import Run
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from cone_jax.data.datasets import Dataset
+from cone_jax.data.pipeline import HostBatch
+from cone_jax.data.sources import Source
+from cone_jax.evaluation.classification import Examples
+from cone_jax.models import Encoder
 
 # Networks of a train state: the one that learns, its momentum copy, the averaged model; and
 # the one that is deployed, the averaged model where there is one and the query otherwise.
@@ -30,6 +36,48 @@ NETWORKS = ("evaluated", "query", "key", "averaged")
 
 Variables = dict[str, Any]
 Report = Callable[[str], None]
+
+
+class NetworkOnPixels(Protocol):
+    """A network, and how pixels are normalised for it."""
+
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def mean(self) -> tuple[float, ...]: ...
+    @property
+    def std(self) -> tuple[float, ...]: ...
+
+
+class EvaluatedRun(Protocol):
+    """What an evaluator sees of a run: `cone_jax.training.run.Run` is one."""
+
+    @property
+    def config(self) -> ConfigDict: ...
+    @property
+    def dataset(self) -> Dataset: ...
+    @property
+    def mesh(self) -> Mesh: ...
+    @property
+    def learner(self) -> NetworkOnPixels: ...
+
+    def eval_stream(
+        self, source: Source, report: Report, transforms: Sequence[str] | None = None
+    ) -> Iterator[HostBatch]:
+        """This process's rows of every batch of `source`, each record once."""
+        ...
+
+    def examine(
+        self,
+        variables: Variables,
+        source: Source,
+        report: Report,
+        *,
+        transforms: Sequence[str] | None = None,
+        classes: Sequence[int] | None = None,
+    ) -> Examples:
+        """What a network makes of every picture of `source`."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,5 +130,5 @@ class Evaluator(abc.ABC):
         return {f"{self.prefix}/{metric}": score for metric, score in outcome.scores.items()}
 
     @abc.abstractmethod
-    def evaluate(self, run: "Run", variables: Variables, report: Report) -> Outcome:
+    def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
         """Judges a network of `run`, which is the stage that `variables` belong to."""

@@ -1,17 +1,14 @@
 """Test sets other than the run's own, in the classes of the run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cone_jax.data.sources import Source, image_folder, splits, tfds
 from cone_jax.evaluation import label_maps
+from cone_jax.evaluation.evaluator import EvaluatedRun
 from cone_jax.evaluation.label_maps import RelabelledSource
 
-if TYPE_CHECKING:
-    from cone_jax.training.run import Run
 
-
-def open_set(run: "Run", data: str, split: str = "") -> RelabelledSource:
+def open_set(run: EvaluatedRun, data: str, split: str = "") -> RelabelledSource:
     """A folder ``<class>/*``, or a TFDS set; of the latter `split`, or the part for testing."""
     folder = Path(data).expanduser()
     source: Source
@@ -22,7 +19,9 @@ def open_set(run: "Run", data: str, split: str = "") -> RelabelledSource:
     return label_maps.relabel(source, run.dataset.class_names, f"data ({data})")
 
 
-def open_tfds(run: "Run", name: str, split: str = "", label_key: str = "label") -> tfds.TfdsSource:
+def open_tfds(
+    run: EvaluatedRun, name: str, split: str = "", label_key: str = "label"
+) -> tfds.TfdsSource:
     """A TFDS set with labels of its own, from where the run's TFDS data are."""
     path = tfds_path(run)
     if not split:
@@ -32,7 +31,7 @@ def open_tfds(run: "Run", name: str, split: str = "", label_key: str = "label") 
     return tfds.open_tfds(split, name, path, label_key)
 
 
-def tfds_path(run: "Run") -> str:
+def tfds_path(run: EvaluatedRun) -> str:
     """The TFDS ``data_dir`` of the run; empty, hence TFDS's own, for other kinds of data."""
     data = run.config.data
     return data.path if data.source == "tfds" else ""

@@ -5,15 +5,12 @@ if it is one of them; pictures with none are left out.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from cone_jax.evaluation import label_maps, other_sets
-from cone_jax.evaluation.evaluator import Evaluator, Outcome, Report, Variables
-
-if TYPE_CHECKING:
-    from cone_jax.training.run import Run
+from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Report, Variables
 
 ORIGINAL_LABEL, REAL_LABELS = "original_label", "real_label"
 
@@ -30,7 +27,7 @@ class Real(Evaluator):
     def default_name(self) -> str:
         return "real"
 
-    def evaluate(self, run: "Run", variables: Variables, report: Report) -> Outcome:
+    def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
         own = other_sets.open_tfds(run, self.data, label_key=ORIGINAL_LABEL)
         source = label_maps.relabel(own, run.dataset.class_names, f"data ({self.data})")
         examples = run.examine(variables, source, report)

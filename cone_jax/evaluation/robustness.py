@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from cone_jax.data.sources import Source
 from cone_jax.evaluation import corrupted_sets, corruption_error
@@ -10,10 +10,7 @@ from cone_jax.evaluation.corrupted_sets import CorruptedSet
 from cone_jax.evaluation.corruption_error import CorruptionErrors, Normalised
 from cone_jax.evaluation.corruptions import CORRUPTIONS, SEVERITIES
 from cone_jax.evaluation.corruptions.parameters import PARAMETERS
-from cone_jax.evaluation.evaluator import Evaluator, Outcome, Report, Variables
-
-if TYPE_CHECKING:
-    from cone_jax.training.run import Run
+from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Report, Variables
 
 # The name of AlexNet as a baseline; any other is the directory of a run.
 ALEXNET = "alexnet"
@@ -68,7 +65,9 @@ class Robustness(Evaluator):
         normalised = ("mce", "relative_mce") if self.baseline else ()
         return tuple(f"{self.prefix}/{metric}" for metric in (*self.metrics, *normalised))
 
-    def evaluate(self, run: "Run", variables: Variables, report: Report) -> RobustnessOutcome:
+    def evaluate(
+        self, run: EvaluatedRun, variables: Variables, report: Report
+    ) -> RobustnessOutcome:
         baseline = self._baseline()  # first: a mistake in it should not cost an evaluation
 
         def error(source: Source, transforms: tuple[str, ...] | None = None) -> float:
@@ -90,7 +89,7 @@ class Robustness(Evaluator):
             scores |= {"mce": normalised.mce, "relative_mce": normalised.relative_mce}
         return RobustnessOutcome(scores, errors, normalised, self.baseline, self.data)
 
-    def _open(self, run: "Run", corruption: str, severity: int) -> CorruptedSet:
+    def _open(self, run: EvaluatedRun, corruption: str, severity: int) -> CorruptedSet:
         if self.data:
             return corrupted_sets.ready_made(run, self.data, corruption, severity)
         return corrupted_sets.generated(

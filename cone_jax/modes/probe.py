@@ -20,9 +20,9 @@ from cone_jax.evaluation.probes import (
     linear_scores,
 )
 from cone_jax.evaluation.probes.evaluators import SPACES, look
-from cone_jax.evaluation.transfer import starting_point
 from cone_jax.training import initial_weights
 from cone_jax.training.run import Run
+from cone_jax.transfer import starting_point
 
 RESULT_FILE = "probe.json"
 

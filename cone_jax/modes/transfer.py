@@ -8,11 +8,11 @@ from rich.console import Console
 
 from cone_jax.command_line import Arguments
 from cone_jax.errors import TrainingFailed
-from cone_jax.evaluation.transfer import protocol, results, starting_point
-from cone_jax.evaluation.transfer.protocol import Choice
 from cone_jax.modes.sweep import carry_out, fill_table, number_of_jobs
 from cone_jax.sweeps import runner
 from cone_jax.sweeps.runner import CellRun, Say
+from cone_jax.transfer import protocol, results, starting_point
+from cone_jax.transfer.protocol import Choice
 
 GRID_FOLDER = "grid"
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from cone_jax import command_line, training
 from cone_jax.command_line import FLAGS, Arguments
 from cone_jax.errors import TrainingFailed
-from cone_jax.evaluation.transfer import starting_point
 from cone_jax.modes import probe, transfer
 from cone_jax.sweeps import runner
+from cone_jax.transfer import starting_point
 
 ROOT = Path(__file__).parent.parent.parent
 

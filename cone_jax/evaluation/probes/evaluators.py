@@ -4,17 +4,14 @@ The training split is seen as test pictures are, without augmentation.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from cone_jax.data.sources import Source
-from cone_jax.evaluation.evaluator import Evaluator, Outcome, Report, Variables
+from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Report, Variables
 from cone_jax.evaluation.probes import knn, linear
 from cone_jax.evaluation.probes.extraction import Features, extract
-
-if TYPE_CHECKING:
-    from cone_jax.training.run import Run
 
 SPACES = ("features", "embedding")
 
@@ -38,7 +35,7 @@ class _Probe(Evaluator):
         return "" if self.space == "features" else f"_{self.space}"
 
     def _sets(
-        self, run: "Run", variables: Variables, report: Report
+        self, run: EvaluatedRun, variables: Variables, report: Report
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Features and labels to learn from, features and labels to be tested on."""
         found = [look(run, variables, s, report) for s in (run.dataset.train, run.dataset.test)]
@@ -64,7 +61,7 @@ class Knn(_Probe):
     def default_name(self) -> str:
         return f"knn{self.k}{self._suffix}"
 
-    def evaluate(self, run: "Run", variables: Variables, report: Report) -> Outcome:
+    def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
         scores = knn.knn_scores(
             *self._sets(run, variables, report),
             num_classes=run.dataset.num_classes,
@@ -90,7 +87,7 @@ class Linear(_Probe):
     def default_name(self) -> str:
         return f"linear{self._suffix}"
 
-    def evaluate(self, run: "Run", variables: Variables, report: Report) -> Outcome:
+    def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
         scores = linear.linear_scores(
             *self._sets(run, variables, report),
             num_classes=run.dataset.num_classes,
@@ -101,7 +98,7 @@ class Linear(_Probe):
         return _outcome(scores)
 
 
-def look(run: "Run", variables: Variables, source: Source, report: Report) -> Features:
+def look(run: EvaluatedRun, variables: Variables, source: Source, report: Report) -> Features:
     """What a network of `run` makes of every picture of `source`."""
     return extract(
         run.learner.encoder,

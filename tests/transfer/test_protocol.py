@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from cone_jax.errors import UserError
-from cone_jax.evaluation.transfer import protocol
-from cone_jax.evaluation.transfer.protocol import Choice
 from cone_jax.sweeps import runner
+from cone_jax.transfer import protocol
+from cone_jax.transfer.protocol import Choice
 from configs import transfer
 
 RECIPE = "configs/transfer.py:folder,32px"
@@ -18,7 +18,7 @@ RECIPE = "configs/transfer.py:folder,32px"
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     """Two learning rates, two decays, 40 + 8 images."""
-    monkeypatch.chdir(Path(__file__).parents[3])
+    monkeypatch.chdir(Path(__file__).parents[2])
     for part, count in (("train", 20), ("test", 4)):
         for name in ("owl", "tit"):
             folder = tmp_path / "birds" / part / name

@@ -10,12 +10,12 @@ import pytest
 from cone_jax import models, trained_run, workdir
 from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
-from cone_jax.evaluation.transfer import starting_point
 from cone_jax.interop import files, metadata
+from cone_jax.transfer import starting_point
 from configs import transfer
 from tests.models import random_variables
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 RECIPE = "configs/transfer.py:folder,32px"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cone_jax.errors import UserError
-from cone_jax.evaluation.transfer import results
+from cone_jax.transfer import results
 
 # The paper's last row (arXiv 2308.10761), typed from it.
 CONE = "| CoNe | 97.9 | 86.2 | 88.5 | 91.9 | 77.6 | 94.7 | 97.7 | 88.0 | 94.4 | 90.8 |"
