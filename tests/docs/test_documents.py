@@ -1,0 +1,117 @@
+"""Links lead somewhere, named files exist, and commands are ones that the programs understand."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cone_jax import call_spec, command_line, interop
+from cone_jax.evaluation import registry
+from cone_jax.modes import MODES
+from tests.docs import documents
+from tests.docs.documents import DOCUMENTS, ROOT, Command
+
+COMMANDS = [command for document in DOCUMENTS for command in documents.commands(document)]
+HELP = {name: mode.help for name, mode in MODES.items()}
+
+# Gives each program its own flags, and lets it say whether it knows them. Nothing is run: a
+# program ends where it would read its flags.
+READ_FLAGS = """
+import argparse, json, os, runpy, sys
+
+class Found(Exception):
+    pass
+
+def found(parser, *_):
+    raise Found(parser)
+
+real, argparse.ArgumentParser.parse_args = argparse.ArgumentParser.parse_args, found
+wrong, parsers = [], {}
+for program, arguments in json.load(sys.stdin):
+    if program not in parsers:
+        run = runpy.run_path if program.endswith(".py") else runpy.run_module
+        before = list(sys.path)
+        sys.path.insert(0, os.path.dirname(program))
+        try:
+            run(program, run_name="__main__")
+        except Found as answer:
+            parsers[program] = answer.args[0]
+        sys.path[:] = before
+    parsers[program].allow_abbrev = False
+    parsers[program].error = lambda message: wrong.append(f"{program} {arguments}: {message}")
+    real(parsers[program], arguments)
+sys.exit("\\n".join(wrong) or 0)
+"""
+
+
+def programs(kind: str) -> list[Command]:
+    return [command for command in COMMANDS if re.match(kind, " ".join(command.words))]
+
+
+def test_there_are_commands_to_check():
+    assert len(programs("python main.py")) > 30
+    assert len(programs("python benchmarks/")) > 5
+    assert len(programs("make")) > 2
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=documents.name)
+def test_links_lead_somewhere(document):
+    for link in documents.links(document):
+        path, _, anchor = link.target.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), link.target
+        assert target.is_relative_to(ROOT), link.target
+        if anchor:
+            assert anchor in documents.anchors(target), link.target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=documents.name)
+def test_named_files_exist(document):
+    missing = [path for path in documents.file_names(document) if not (ROOT / path).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("command", programs(r"python main\.py|.*scripts/"), ids=str)
+def test_main_understands_its_commands(command, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    program = next(i for i, word in enumerate(command.words) if word.endswith((".py", ".sh")))
+    assert (ROOT / command.words[program]).is_file()
+    words = documents.arguments(command.words[program + 1 :])
+    if "--help" in words:
+        return
+    given = command_line.parse(words, HELP)
+    assert given.flags["format"] in interop.FORMATS
+    if given.flags["evaluators"]:
+        registry.parse(call_spec.separate(given.flags["evaluators"]))
+
+
+def test_other_programs_understand_their_flags():
+    asked = []
+    for command in programs(r"python (benchmarks/|examples/|-m (?!venv|pip|pytest))"):
+        words = documents.arguments(command.words)[1:]
+        program, *flags = words[1:] if words[0] == "-m" else words
+        found = (
+            (ROOT / program).is_file()
+            if program.endswith(".py")
+            else importlib.util.find_spec(program)
+        )
+        assert found, command
+        asked.append((program, flags))
+    result = subprocess.run(
+        [sys.executable, "-c", READ_FLAGS],
+        cwd=ROOT,
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_make_has_the_targets():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for command in programs("make"):
+        words = [word for word in command.words[1:] if "=" not in word]
+        assert set(words) <= targets, command
