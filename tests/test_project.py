@@ -4,7 +4,10 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,6 +40,24 @@ def test_requirements_are_exact():
     for line in (ROOT / "requirements.txt").read_text().splitlines():
         line = line.split("#")[0].strip()
         assert not line or "==" in line, line
+
+
+def test_one_version_everywhere():
+    import cone_jax
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == cone_jax.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == cone_jax.__version__
+    assert f"## {cone_jax.__version__} " in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_hooks_before_a_commit_are_those_of_lint():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [repository["repo"] for repository in hooks] == ["local"]
+    recipe = (ROOT / "Makefile").read_text().replace("$(BIN)", ".venv/bin")
+    for hook in hooks[0]["hooks"]:
+        assert f"\t{hook['entry']}" in recipe
 
 
 def test_every_module_says_what_it_is_for():
