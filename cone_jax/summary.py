@@ -1,6 +1,6 @@
 """Results as a person wants to read them, on the terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich import box
@@ -10,6 +10,11 @@ from rich.table import Table
 # Metrics, by the last part of their names, that are fractions; top1 and the like are too.
 _SHARES = ("mean_per_class", "ece", "error", "clean_error")
 _HEADINGS = {"test/top1": "test top-1", "test/top5": "test top-5", "test/loss": "test loss"}
+
+
+def plain_lines(console: Console) -> Callable[[str], None]:
+    """A function that prints lines as they are: nothing in them is markup, none is broken."""
+    return lambda line: console.print(line, soft_wrap=True, markup=False)
 
 
 def print_training(

@@ -1,7 +1,11 @@
 """Test set-up: eight virtual CPU devices, and one compilation cache for the whole run."""
 
+import importlib.util
 import os
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from unittest import mock
 
 from cone_jax import runtime
 
@@ -27,6 +31,24 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 
+@pytest.fixture(scope="session")
+def main() -> Callable[[Sequence[str]], int]:
+    """The function behind ``python main.py``: arguments to exit code."""
+    spec = importlib.util.spec_from_file_location("main", Path(__file__).parent.parent / "main.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+@pytest.fixture(scope="module")
+def small_network() -> Iterator[None]:
+    """For a module: the architecture ``two_layers``, which compiles in a second."""
+    from cone_jax.models import registry
+
+    with mock.patch.dict(registry.BACKBONES, two_layers=_two_layers):
+        yield
+
+
 @pytest.fixture
 def tiny_config() -> ConfigDict:
     """CoNe on digits, small enough to compile and train in seconds on eight devices."""
@@ -49,15 +71,13 @@ def tiny_config() -> ConfigDict:
 
 
 @pytest.fixture
-def separable_config(tmp_path_factory, monkeypatch) -> ConfigDict:
+def separable_config(tmp_path_factory, small_network) -> ConfigDict:
     """A problem any method should solve, with a network that compiles in a second.
 
     Eight classes of 4x4 images, batches of one image a device.
     """
     from cone_jax import config as config_lib
-    from cone_jax.models import registry
 
-    monkeypatch.setitem(registry.BACKBONES, "two_layers", _two_layers)
     config = config_lib.default()
     config.data.source = "array"
     config.data.path = str(_separable_data(tmp_path_factory.mktemp("separable")))
@@ -96,7 +116,7 @@ def _separable_data(directory):
     return directory
 
 
-def _two_layers(name, *, make, stem):
+def _two_layers(name, *, make, stem, width=16):
     """A backbone: flatten, linear, BatchNorm, ReLU."""
     import flax.linen as nn
 
@@ -105,7 +125,7 @@ def _two_layers(name, *, make, stem):
         def __call__(self, x, *, train):
             layers = make.training(train)
             x = x.reshape(x.shape[0], -1)
-            x = layers.linear(16, fan_in=x.shape[-1], name="linear1")(x)
+            x = layers.linear(width, fan_in=x.shape[-1], name="linear1")(x)
             return nn.relu(layers.batch_norm(name="bn1")(x))
 
     return TwoLayers()

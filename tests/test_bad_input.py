@@ -3,7 +3,6 @@
 Wrong configs and flags are in test_command_line.py.
 """
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -26,14 +25,6 @@ FOLDER = ("--config.data.source=image_folder", "--config.data.path={}/")
 ARRAY = ("--config.data.source=array", "--config.data.path={}/")
 PACKED = ("--config.data.source=packed", "--config.data.path={}/")
 TFDS = ("--config.data.source=tfds", "--config.data.path={}/empty")
-
-
-@pytest.fixture(scope="module")
-def main():
-    spec = importlib.util.spec_from_file_location("main", ROOT / "main.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 def picture(path):

@@ -1,6 +1,5 @@
 """The command line: what works, and one clear line with exit code 2 for what does not."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -22,14 +21,6 @@ TINY = (
     "--config.bank.size=64",
     "--config.objective.cone.neighbours=8",
 )
-
-
-@pytest.fixture(scope="module")
-def main():
-    spec = importlib.util.spec_from_file_location("main", ROOT / "main.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from rich.console import Console
 
+from cone_jax import summary
 from cone_jax.analysis import paper_figures
 from cone_jax.analysis.evidence import gather
 from cone_jax.analysis.run_comparison import group_runs
@@ -11,6 +12,7 @@ from cone_jax.errors import UserError
 
 def analyze(arguments: Arguments, console: Console) -> None:
     """Writes PNG and SVG files below the workdir."""
+    say = summary.plain_lines(console)
     directories = arguments.workdirs or (arguments.workdir,)
     step = arguments.flags["step"]
     evidence = [gather(directory, step) for directory in directories]
@@ -20,9 +22,9 @@ def analyze(arguments: Arguments, console: Console) -> None:
     names = [group.name for group in groups] if distinct else [e.run.name for e in evidence]
     for item in evidence:
         if item.missing:
-            console.print(f"left out of {item.run.directory}: {item.missing}", soft_wrap=True)
+            say(f"left out of {item.run.directory}: {item.missing}")
     paths = paper_figures.write(evidence, names, arguments.workdir / "figures")
     if not paths:
         raise UserError(f"--workdir ({arguments.workdir}): nothing recorded to draw a figure of")
     for path in paths:
-        console.print(f"written: {path}", soft_wrap=True, markup=False)
+        say(f"written: {path}")

@@ -4,6 +4,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from cone_jax import summary
 from cone_jax.analysis import run_comparison
 from cone_jax.analysis.recorded_run import RecordedRun
 from cone_jax.command_line import Arguments
@@ -23,4 +24,4 @@ def compare(arguments: Arguments, console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     path = run_comparison.write(runs, arguments.workdir)
-    console.print(f"written: {path}", soft_wrap=True, markup=False)
+    summary.plain_lines(console)(f"written: {path}")

@@ -1,11 +1,10 @@
 """``--mode=prepare``, ``pack`` and ``preview``: data sets before training."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import workdir
+from cone_jax import summary, workdir
 from cone_jax.command_line import FLAGS, Arguments
 from cone_jax.data import packing, preparation
 from cone_jax.data import preview as previews
@@ -18,7 +17,7 @@ def prepare(arguments: Arguments, console: Console) -> None:
     data = arguments.config.data
     if data.source != "tfds":
         raise UserError(f"--mode=prepare is for TFDS; data.source is {data.source!r}")
-    preparation.prepare(data.name, data.path, report=_reporter(console))
+    preparation.prepare(data.name, data.path, report=summary.plain_lines(console))
 
 
 def pack(arguments: Arguments, console: Console) -> None:
@@ -35,7 +34,7 @@ def pack(arguments: Arguments, console: Console) -> None:
         holdout=data.holdout,
         holdout_seed=data.holdout_seed,
         threads=data.threads,
-        report=_reporter(console),
+        report=summary.plain_lines(console),
     )
 
 
@@ -44,11 +43,11 @@ def preview(arguments: Arguments, console: Console) -> None:
 
     With --step it draws the very batch that a run took, or will take, in that step.
     """
-    report, step = _reporter(console), arguments.flags["step"]
+    say, step = summary.plain_lines(console), arguments.flags["step"]
     if step == FLAGS["step"][0]:
         path = Path(arguments.flags["output"] or arguments.workdir / "preview.png")
         written = previews.write_training_samples(arguments.config, path)
-        report(f"augmented training samples with their classes: {written}")
+        say(f"written: {written} (augmented training samples with their classes)")
         return
     run = Run.open(workdir.load_config(arguments.workdir))
     if not (step.isdecimal() and 1 <= int(step) <= run.total_steps):
@@ -61,8 +60,4 @@ def preview(arguments: Arguments, console: Console) -> None:
         for record, label in zip(batch["id"], batch["label"], strict=True)
     ]
     written = previews.write(path, batch["image"], captions)
-    report(f"the batch of step {int(step)}, records and classes: {written}")
-
-
-def _reporter(console: Console) -> Callable[[str], None]:
-    return lambda line: console.print(line, soft_wrap=True, markup=False)
+    say(f"written: {written} (the batch of step {int(step)}, records and classes)")

@@ -49,7 +49,7 @@ def evaluate_checkpoint(
     summary.print_evaluation(console, f"{directory}, step {step:,}", scores, remarks)
     if distributed.is_primary():
         for path in _write(directory, step, scores, outcomes):
-            console.print(f"written: {path}", soft_wrap=True, markup=False)
+            summary.plain_lines(console)(f"written: {path}")
     return scores
 
 

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from cone_jax import interop, trained_run
+from cone_jax import interop, summary, trained_run
 from cone_jax.command_line import Arguments
 
 
@@ -13,8 +13,5 @@ def export(arguments: Arguments, console: Console) -> None:
     path = interop.export(
         arguments.flags["format"], run.variables, run.encoder, run.metadata, directory
     )
-    console.print(
-        f"written: {path} (step {run.metadata.origin['step']}; read back, same logits)",
-        soft_wrap=True,
-        markup=False,
-    )
+    step = run.metadata.origin["step"]
+    summary.plain_lines(console)(f"written: {path} (step {step}; read back, same logits)")

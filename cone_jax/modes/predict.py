@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import prediction
+from cone_jax import prediction, summary
 from cone_jax.command_line import Arguments
 from cone_jax.errors import UserError
 from cone_jax.prediction import Prediction
@@ -23,13 +23,14 @@ def predict(arguments: Arguments, console: Console) -> None:
         raise UserError(f"--output ({output}) must end in {' or '.join(WRITERS)}")
     predictor = prediction.open_model(arguments.workdir, step=arguments.flags["step"])
     WRITERS[output.suffix](output, _print_each(predictor(images), console))
-    console.print(f"written: {output}", soft_wrap=True, markup=False)
+    summary.plain_lines(console)(f"written: {output}")
 
 
 def _print_each(predictions: Iterable[Prediction], console: Console) -> Iterator[Prediction]:
+    say = summary.plain_lines(console)
     for result in predictions:
         ranked = zip(result.classes, result.probabilities, strict=True)
         listing = ", ".join(f"{name} {probability:.1%}" for name, probability in ranked)
         text = listing or f"cannot be read: {result.error}"
-        console.print(f"{result.path}: {text}", soft_wrap=True, markup=False)
+        say(f"{result.path}: {text}")
         yield result

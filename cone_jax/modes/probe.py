@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from cone_jax import atomic_file, checkpointing, distributed, workdir
+from cone_jax import atomic_file, checkpointing, distributed, summary, workdir
 from cone_jax.checkpointing import Checkpoints
 from cone_jax.command_line import Arguments
 from cone_jax.evaluation.evaluator import Variables
@@ -33,10 +33,7 @@ def probe(arguments: Arguments, console: Console) -> None:
     The first needs only the workdir; the second takes the data from the config, and the network
     too where the weights do not say what it is.
     """
-
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, markup=False)
-
+    say = summary.plain_lines(console)
     output = Path(arguments.flags["output"]).expanduser() if arguments.flags["output"] else None
     if output is not None:
         extraction.check_path(output)

@@ -2,6 +2,7 @@
 
 from rich.console import Console
 
+from cone_jax import summary
 from cone_jax.analysis import report as reports
 from cone_jax.command_line import Arguments
 
@@ -9,4 +10,4 @@ from cone_jax.command_line import Arguments
 def report(arguments: Arguments, console: Console) -> None:
     """Writes `report.html` into the workdir."""
     path = reports.write(arguments.workdir, step=arguments.flags["step"])
-    console.print(f"written: {path}", soft_wrap=True, markup=False)
+    summary.plain_lines(console)(f"written: {path}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cone_jax import summary
 from cone_jax.command_line import Arguments
 from cone_jax.errors import TrainingFailed, UserError
 from cone_jax.sweeps import Sweep, load_sweep, runner, tables
@@ -19,10 +20,7 @@ def sweep(arguments: Arguments, console: Console) -> None:
     jobs = number_of_jobs(arguments)
     definition = load_sweep(file)
     runs = runner.plan(definition, arguments.recipe, arguments.config, arguments.workdir)
-
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, markup=False)
-
+    say = summary.plain_lines(console)
     failures = fill_table(definition, runs, arguments.workdir, jobs=jobs, say=say)
     if failures:
         raise TrainingFailed(f"{len(failures)} of {len(runs)} runs; the first was {failures[0]}")

@@ -6,6 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from cone_jax import summary
 from cone_jax.command_line import Arguments
 from cone_jax.errors import TrainingFailed
 from cone_jax.modes.sweep import carry_out, fill_table, number_of_jobs
@@ -19,10 +20,7 @@ GRID_FOLDER = "grid"
 
 def transfer(arguments: Arguments, console: Console) -> None:
     """Fills the grid, trains the best again, writes the table; or one table of --workdirs."""
-
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, markup=False)
-
+    say = summary.plain_lines(console)
     if arguments.workdirs:
         records = [results.read(directory) for directory in arguments.workdirs]
     else:

@@ -1,7 +1,6 @@
 """The modes that look at runs, from the command line to the files."""
 
 import functools
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -28,14 +27,6 @@ def get_sweep(options=""):
         row_name="objective",
     )
 """
-
-
-@pytest.fixture(scope="module")
-def main():
-    spec = importlib.util.spec_from_file_location("main", ROOT / "main.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 @pytest.fixture(autouse=True)

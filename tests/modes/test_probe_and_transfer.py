@@ -1,7 +1,6 @@
 """Probing and fine-tuning from the command line to the files."""
 
 import functools
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -40,14 +39,6 @@ if config["data"]["test_split"] == "test":
 metrics = {"test/top1": score, "test/mean_per_class": score - 0.01}
 (directory / "result.json").write_text(json.dumps(metrics))
 """
-
-
-@pytest.fixture(scope="module")
-def main():
-    spec = importlib.util.spec_from_file_location("main", ROOT / "main.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 @pytest.fixture
