@@ -23,6 +23,9 @@ from ml_collections import ConfigDict
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")
 
+# Everything there is. pytest imports a module a second time for its examples, unless it is there
+# already; of a registry there must be one.
+import cone_jax.modes  # noqa: F401
 
 # CI repeats the same examples, so that a change is judged by its own tests; elsewhere Hypothesis
 # looks for new ones.

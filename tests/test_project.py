@@ -7,6 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +59,28 @@ def test_hooks_before_a_commit_are_those_of_lint():
     recipe = (ROOT / "Makefile").read_text().replace("$(BIN)", ".venv/bin")
     for hook in hooks[0]["hooks"]:
         assert f"\t{hook['entry']}" in recipe
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"losses.{name}" for name in ("cross_entropy", "sup_in", "sup_out", "soft_labels")),
+        *(f"losses.{name}" for name in ("distributional_consistency", "normalise")),
+        "losses.positive_gradient_coefficients",
+        *(f"memory_bank.{name}" for name in ("init", "enqueue", "neighbours", "soft_labels")),
+        "momentum.update",
+        "momentum.cosine_to_one",
+        "models.create",
+        "models.names",
+        "objectives.create",
+        "training.init_state",
+    ],
+)
+def test_functions_for_loops_of_ones_own_have_an_example(name):
+    """pytest runs the examples of the package, so they are true."""
+    module, _, function = name.partition(".")
+    public = getattr(importlib.import_module(f"cone_jax.{module}"), function)
+    assert ">>> " in (public.__doc__ or "")
 
 
 def test_every_module_says_what_it_is_for():

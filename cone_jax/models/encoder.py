@@ -22,6 +22,8 @@ ClassifierKind = Literal["linear", "cosine"]
 
 
 class EncoderOutput(NamedTuple):
+    """What a network makes of B images."""
+
     features: jax.Array  # [B, d] pooled backbone features, float32
     embedding: jax.Array  # [B, D] not normalised, float32
     logits: jax.Array  # [B, C] float32

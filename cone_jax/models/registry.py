@@ -24,7 +24,11 @@ BACKBONES: dict[str, BackboneFactory] = {
 
 
 def names() -> tuple[str, ...]:
-    """All architectures that `create` knows."""
+    """All architectures that `create` knows.
+
+    >>> names()[:3]
+    ('resnet8', 'resnet14', 'resnet20')
+    """
     return tuple(BACKBONES)
 
 

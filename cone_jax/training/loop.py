@@ -37,7 +37,12 @@ def train(
 ) -> dict[str, float]:
     """Trains until the config's last step, going on where an earlier start left off.
 
-    Returns the final metrics, such as ``test/top1``. Everything else is in `directory`.
+    Returns the final metrics, such as ``test/top1``. Everything else is in `directory`. In a
+    notebook::
+
+        config = recipe_file.load_recipe("configs/digits.py")
+        config.epochs = 5
+        training.train(config, "runs/digits")["test/top1"]
     """
     directory = Path(directory).expanduser().absolute()
     primary = distributed.is_primary()

@@ -104,6 +104,14 @@ def init_state(
 
     A later stage of a run begins at `first_step`. `class_prior`, the share of each class in the
     training set, is for objectives that need it.
+
+    >>> from cone_jax import config as config_lib
+    >>> config = config_lib.default()
+    >>> config.model.update({"name": "resnet8", "stem": "cifar", "head_hidden": 16})
+    >>> config.bank.size = 512
+    >>> state = init_state(config, jax.random.key(0), num_classes=10, steps_per_epoch=5)
+    >>> int(state.step), state.bank.features.shape, state.bank.probs.shape
+    (0, (512, 256), (512, 10))
     """
     mesh = sharding.make_mesh() if mesh is None else mesh
     learner = learners.build(

@@ -11,30 +11,10 @@ from cone_jax.errors import TrainingFailed, UserError
 from cone_jax.evaluation.accuracy import Classification
 from cone_jax.evaluation.evaluator import Outcome
 from cone_jax.metric_writers import read_records
-from cone_jax.training import loop
 from cone_jax.training.run import Run
+from tests.training.interrupted import train_and_stop
 
 QUIET = Console(quiet=True)
-
-
-class PullThePlugError(Exception):
-    """Stands for whatever ends a process between two steps."""
-
-
-def train_and_stop(config, workdir, after, monkeypatch):
-    """Runs `after` steps of this start, then dies."""
-    real_step, taken = loop.train_step, []
-
-    def step(state, batch):
-        if len(taken) == after:
-            raise PullThePlugError
-        taken.append(batch)
-        return real_step(state, batch)
-
-    monkeypatch.setattr(loop, "train_step", step)
-    with pytest.raises(PullThePlugError):
-        training.train(config, workdir, QUIET)
-    monkeypatch.undo()
 
 
 def restore(config, workdir, step):

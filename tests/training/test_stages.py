@@ -10,8 +10,9 @@ from cone_jax import training
 from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
 from cone_jax.metric_writers import read_records
-from cone_jax.training import loop, stages
+from cone_jax.training import stages
 from cone_jax.training.run import Run
+from tests.training.interrupted import train_and_stop
 
 QUIET = Console(quiet=True)
 FIRST, SECOND = 6, 5  # steps of each stage
@@ -39,25 +40,6 @@ def assert_same(one, other):
     leaves = zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(other), strict=True)
     for (path, a), b in leaves:
         np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
-
-
-class PullThePlugError(Exception):
-    """Stands for whatever ends a process between two steps."""
-
-
-def train_and_stop(config, workdir, after, monkeypatch):
-    real_step, taken = loop.train_step, []
-
-    def step(state, batch):
-        if len(taken) == after:
-            raise PullThePlugError
-        taken.append(batch)
-        return real_step(state, batch)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop, "train_step", step)
-        with pytest.raises(PullThePlugError):
-            training.train(config, workdir, QUIET)
 
 
 def test_interrupted_equals_uninterrupted_across_the_boundary(two_stages, tmp_path, monkeypatch):

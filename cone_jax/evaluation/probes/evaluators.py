@@ -3,10 +3,12 @@
 The training split is seen as test pictures are, without augmentation.
 """
 
+import abc
 import dataclasses
 from typing import ClassVar
 
 import numpy as np
+from jax.sharding import Mesh
 
 from cone_jax.data.sources import Source
 from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Report, Variables
@@ -33,6 +35,17 @@ class _Probe(Evaluator):
     @property
     def _suffix(self) -> str:
         return "" if self.space == "features" else f"_{self.space}"
+
+    def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
+        sets = self._sets(run, variables, report)
+        scores = self._scores(*sets, num_classes=run.dataset.num_classes, mesh=run.mesh)
+        return Outcome(
+            {metric: scores[name] for name in scores if (metric := name.partition("/")[2]) != "l2"}
+        )
+
+    @abc.abstractmethod
+    def _scores(self, *sets: np.ndarray, num_classes: int, mesh: Mesh) -> dict[str, float]:
+        """What the probe finds, by names such as ``knn20/top1``."""
 
     def _sets(
         self, run: EvaluatedRun, variables: Variables, report: Report
@@ -61,15 +74,14 @@ class Knn(_Probe):
     def default_name(self) -> str:
         return f"knn{self.k}{self._suffix}"
 
-    def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
-        scores = knn.knn_scores(
-            *self._sets(run, variables, report),
-            num_classes=run.dataset.num_classes,
-            mesh=run.mesh,
+    def _scores(self, *sets: np.ndarray, num_classes: int, mesh: Mesh) -> dict[str, float]:
+        return knn.knn_scores(
+            *sets,
+            num_classes=num_classes,
+            mesh=mesh,
             ks=(self.k,),
             temperature=self.temperature,
         )
-        return _outcome(scores)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,15 +99,9 @@ class Linear(_Probe):
     def default_name(self) -> str:
         return f"linear{self._suffix}"
 
-    def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
-        scores = linear.linear_scores(
-            *self._sets(run, variables, report),
-            num_classes=run.dataset.num_classes,
-            mesh=run.mesh,
-            l2_grid=(self.l2,) if self.l2 else linear.L2_GRID,
-        )
-        scores.pop("linear/l2")
-        return _outcome(scores)
+    def _scores(self, *sets: np.ndarray, num_classes: int, mesh: Mesh) -> dict[str, float]:
+        grid = (self.l2,) if self.l2 else linear.L2_GRID
+        return linear.linear_scores(*sets, num_classes=num_classes, mesh=mesh, l2_grid=grid)
 
 
 def look(run: EvaluatedRun, variables: Variables, source: Source, report: Report) -> Features:
@@ -108,7 +114,3 @@ def look(run: EvaluatedRun, variables: Variables, source: Source, report: Report
         std=run.learner.std,
         mesh=run.mesh,
     )
-
-
-def _outcome(scores: dict[str, float]) -> Outcome:
-    return Outcome({name.partition("/")[2]: score for name, score in scores.items()})
