@@ -123,7 +123,7 @@ MUTANTS = (
         "data/order.py",
         "return np.random.default_rng((seed, draw.epoch, draw.record, view))",
         "return np.random.default_rng((seed, draw.record, view))",
-        "data/test_pipeline.py",
+        "data/test_order.py",
     ),
     Mutant(
         "checkpointing.py",
