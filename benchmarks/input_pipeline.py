@@ -13,6 +13,10 @@ Pillow's own AutoAugment operations, then to a normalised float tensor. It runs 
 the main process, with a worker process, and without the last step (`uint8`), which is all the
 work that both sides share: cone_jax leaves normalisation to the device.
 
+Then where the time of the first workload goes, in CPU time, and what part of torch's time is Pillow
+decoding and resizing, which neither side can do without: its inverse is the highest ratio that
+is possible with the same pixels.
+
 Last comes the share of a training step that is spent waiting for input, on all cores, in the
 digits recipe and, given a TFDS DATA_DIR that has it, the CIFAR-100 recipe.
 
@@ -29,7 +33,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -40,8 +44,8 @@ from ml_collections import ConfigDict
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from cone_jax.data import pipeline, transforms
-from cone_jax.data.order import TrainOrder
+from cone_jax.data import decode, pipeline, transforms
+from cone_jax.data.order import TrainOrder, sample_rng
 from cone_jax.data.sources.array import ArraySource
 from cone_jax.data.sources.image_folder import ImageFolderSource, open_image_folder
 from cone_jax.data.sources.source import Source
@@ -170,9 +174,15 @@ def _apply(op: str, image: Image.Image, magnitude: int, sign: int) -> Image.Imag
     return ImageOps.equalize(image) if op == "Equalize" else ImageOps.invert(image)
 
 
-def ours(source: Source, specs: recipes.Specs, batch_size: int, steps: int) -> Contender:
+def our_batches(
+    source: Source, specs: recipes.Specs, batch_size: int, steps: int
+) -> pipeline.TrainBatches:
     order = TrainOrder(len(source), batch_size, seed=0, last_batch="carry")
-    batches = pipeline.TrainBatches(source, order, (transforms.parse(specs),), num_steps=steps)
+    return pipeline.TrainBatches(source, order, (transforms.parse(specs),), num_steps=steps)
+
+
+def ours(source: Source, specs: recipes.Specs, batch_size: int, steps: int) -> Contender:
+    batches = our_batches(source, specs, batch_size, steps)
     return lambda: pipeline.read_ahead(batches, threads=1, prefetch=2)
 
 
@@ -220,6 +230,64 @@ def compare(
         ]
         row += f"{statistics.median(ratios):>8.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
     print(f"{name:<24}{row}", flush=True)
+
+
+STAGES = ("read file", "read header", "decode", "choose crop", "resize", "flip", "to array")
+
+
+def stage_times(batches: pipeline.TrainBatches) -> np.ndarray:
+    """CPU seconds an image, [len(STAGES)], of a crop and a flip, image after image."""
+    crop, flip = batches.views[0].transforms
+    images = len(batches) * batches.order.batch_size
+    spent = np.zeros(len(STAGES))
+    for position in range(images):
+        draw = batches.order[position]
+        marks = [time.thread_time()]
+        data, _ = batches.source[draw.record]
+        marks.append(time.thread_time())
+        picture = decode.Picture(data)
+        marks.append(time.thread_time())
+        picture.full()
+        marks.append(time.thread_time())
+        rng = sample_rng(0, draw, 0)
+        box = crop.sample_box(*picture.size, rng)
+        marks.append(time.thread_time())
+        image = picture.region(box, (crop.size, crop.size))
+        marks.append(time.thread_time())
+        image = flip(image, rng)
+        marks.append(time.thread_time())
+        np.asarray(image)
+        marks.append(time.thread_time())
+        spent += np.diff(marks)
+    return spent / images
+
+
+def cpu_time(batches: Iterable[object], images: int) -> float:
+    """CPU seconds an image of what this thread does to make the batches."""
+    start = time.thread_time()
+    for _ in batches:
+        pass
+    return (time.thread_time() - start) / images
+
+
+def print_stages(source: ImageFolderSource, batch_size: int, steps: int, rounds: int) -> None:
+    """Where the time of Standard 224 goes, and how fast it could be beside torch at the most."""
+    batches = our_batches(source, recipes.standard(224), batch_size, steps)
+    loader = torchs(TorchPictures(source, unchanged, to_float), batch_size, steps)
+    images = batch_size * steps
+    laps = []
+    for _ in range(rounds):
+        mine = cpu_time((batches[step] for step in range(steps)), images)
+        laps.append([*stage_times(batches), mine, cpu_time(loader(), images)])
+    *stages, mine, theirs = np.min(laps, axis=0) * 1e6  # the round least disturbed by others
+    print(f"\nStandard 224, CPU time an image: cone_jax {mine:,.0f} us, torch {theirs:,.0f} us")
+    for stage, spent in zip((*STAGES, "the rest"), (*stages, mine - sum(stages)), strict=True):
+        print(f"  {stage:<12}{spent:>8,.0f} us  {spent / mine:6.1%}")
+    pillow = stages[STAGES.index("decode")] + stages[STAGES.index("resize")]
+    print(
+        f"  decode and resize take {pillow / theirs:.0%} of torch's time: "
+        f"nothing that needs them is more than {theirs / pillow:.2f} times as fast\n"
+    )
 
 
 def input_wait(config: ConfigDict, warmup: int, steps: int) -> float:
@@ -287,6 +355,8 @@ def main() -> None:
             photos = open_image_folder("train", str(folder), holdout=0.0)
             dataset = functools.partial(TorchPictures, photos, augment)
             compare(name, photos, specs, dataset, batch_size=16, steps=steps, rounds=options.rounds)
+        photos = open_image_folder("train", str(options.data or small), holdout=0.0)
+        print_stages(photos, batch_size=16, steps=16, rounds=options.rounds)
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (50_000, 32, 32, 3), np.uint8), np.zeros(50_000, int)
     dataset = functools.partial(TorchArrays, images, labels)
