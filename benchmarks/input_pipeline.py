@@ -13,7 +13,7 @@ Pillow's own AutoAugment operations, then to a normalised float tensor. It runs 
 the main process, with a worker process, and without the last step (`uint8`), which is all the
 work that both sides share: cone_jax leaves normalisation to the device.
 
-Then where the time of the first workload goes, in CPU time, and what part of torch's time is Pillow
+Then where the time of the first workload goes, and what part of torch's time is Pillow
 decoding and resizing, which neither side can do without: its inverse is the highest ratio that
 is possible with the same pixels.
 
@@ -236,51 +236,55 @@ STAGES = ("read file", "read header", "decode", "choose crop", "resize", "flip",
 
 
 def stage_times(batches: pipeline.TrainBatches) -> np.ndarray:
-    """CPU seconds an image, [len(STAGES)], of a crop and a flip, image after image."""
+    """Seconds of each stage of a crop and a flip, [images, len(STAGES)]; a batch is one image."""
     crop, flip = batches.views[0].transforms
-    images = len(batches) * batches.order.batch_size
-    spent = np.zeros(len(STAGES))
-    for position in range(images):
-        draw = batches.order[position]
-        marks = [time.thread_time()]
-        data, _ = batches.source[draw.record]
-        marks.append(time.thread_time())
-        picture = decode.Picture(data)
-        marks.append(time.thread_time())
-        picture.full()
-        marks.append(time.thread_time())
-        rng = sample_rng(0, draw, 0)
-        box = crop.sample_box(*picture.size, rng)
-        marks.append(time.thread_time())
-        image = picture.region(box, (crop.size, crop.size))
-        marks.append(time.thread_time())
-        image = flip(image, rng)
-        marks.append(time.thread_time())
-        np.asarray(image)
-        marks.append(time.thread_time())
-        spent += np.diff(marks)
-    return spent / images
-
-
-def cpu_time(batches: Iterable[object], images: int) -> float:
-    """CPU seconds an image of what this thread does to make the batches."""
-    start = time.thread_time()
-    for _ in batches:
-        pass
-    return (time.thread_time() - start) / images
-
-
-def print_stages(source: ImageFolderSource, batch_size: int, steps: int, rounds: int) -> None:
-    """Where the time of Standard 224 goes, and how fast it could be beside torch at the most."""
-    batches = our_batches(source, recipes.standard(224), batch_size, steps)
-    loader = torchs(TorchPictures(source, unchanged, to_float), batch_size, steps)
-    images = batch_size * steps
     laps = []
+    for position in range(len(batches)):
+        draw = batches.order[position]
+        marks = [time.perf_counter()]
+        data, _ = batches.source[draw.record]
+        marks.append(time.perf_counter())
+        picture = decode.Picture(data)
+        marks.append(time.perf_counter())
+        picture.full()
+        marks.append(time.perf_counter())
+        rng = sample_rng(batches.order.seed, draw, 0)
+        box = crop.sample_box(*picture.size, rng)
+        marks.append(time.perf_counter())
+        image = picture.region(box, (crop.size, crop.size))
+        marks.append(time.perf_counter())
+        image = flip(image, rng)
+        marks.append(time.perf_counter())
+        np.asarray(image)
+        marks.append(time.perf_counter())
+        laps.append(np.diff(marks))
+    return np.stack(laps)
+
+
+def batch_times(batches: Iterable[object]) -> np.ndarray:
+    """Seconds of each batch."""
+    marks = [time.perf_counter()]
+    marks.extend(time.perf_counter() for _ in batches)
+    return np.diff(marks)
+
+
+def print_stages(source: ImageFolderSource, images: int, rounds: int) -> None:
+    """Where the time of Standard 224 goes, and how fast it could be beside torch at the most.
+
+    Every round does the same work, in batches of one; of each image its fastest round counts.
+    """
+    batches = our_batches(source, recipes.standard(224), 1, images)
+    loader = torchs(TorchPictures(source, unchanged, to_float), 1, images)
+    stage_laps, our_laps, their_laps = [], [], []
     for _ in range(rounds):
-        mine = cpu_time((batches[step] for step in range(steps)), images)
-        laps.append([*stage_times(batches), mine, cpu_time(loader(), images)])
-    *stages, mine, theirs = np.min(laps, axis=0) * 1e6  # the round least disturbed by others
-    print(f"\nStandard 224, CPU time an image: cone_jax {mine:,.0f} us, torch {theirs:,.0f} us")
+        random.seed(0)
+        torch.manual_seed(0)
+        stage_laps.append(stage_times(batches))
+        our_laps.append(batch_times(batches[step] for step in range(images)))
+        their_laps.append(batch_times(loader()))
+    stages = np.min(stage_laps, axis=0).mean(axis=0) * 1e6
+    mine, theirs = (np.min(laps, axis=0).mean() * 1e6 for laps in (our_laps, their_laps))
+    print(f"\nStandard 224, time of an image: cone_jax {mine:,.0f} us, torch {theirs:,.0f} us")
     for stage, spent in zip((*STAGES, "the rest"), (*stages, mine - sum(stages)), strict=True):
         print(f"  {stage:<12}{spent:>8,.0f} us  {spent / mine:6.1%}")
     pillow = stages[STAGES.index("decode")] + stages[STAGES.index("resize")]
@@ -356,7 +360,7 @@ def main() -> None:
             dataset = functools.partial(TorchPictures, photos, augment)
             compare(name, photos, specs, dataset, batch_size=16, steps=steps, rounds=options.rounds)
         photos = open_image_folder("train", str(options.data or small), holdout=0.0)
-        print_stages(photos, batch_size=16, steps=16, rounds=options.rounds)
+        print_stages(photos, images=256, rounds=options.rounds)
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (50_000, 32, 32, 3), np.uint8), np.zeros(50_000, int)
     dataset = functools.partial(TorchArrays, images, labels)
