@@ -1,9 +1,9 @@
-"""Which record goes where: the global order of samples, computed, never stored.
+"""Which record goes where: the global order of samples, computed from nothing but the position.
 
 The position of a sample in training is a number counted from 0 over the whole run. Its record
-is a function of (seed, position) alone, through a pseudo-random permutation of each epoch that
-needs no table. So any process can start at any position at once, and the order does not depend
-on how many processes share the work.
+is a function of (seed, position) alone, through a pseudo-random permutation of each epoch. So any
+process can start at any position at once, and the order does not depend on how many processes
+share the work.
 """
 
 import dataclasses
@@ -11,7 +11,8 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from grain.experimental import index_shuffle
+
+from cone_jax.data.permutation import permuted
 
 
 class Draw(NamedTuple):
@@ -53,10 +54,7 @@ class TrainOrder:
 
     def __getitem__(self, position: int) -> Draw:
         epoch, index = divmod(position, self.epoch_length)
-        shuffle_seed = _epoch_seed(self.seed, epoch)
-        # Four rounds are what Grain's own shuffle uses.
-        record = index_shuffle(index, max_index=self.num_records - 1, seed=shuffle_seed, rounds=4)
-        return Draw(record, epoch)
+        return Draw(permuted(index, self.num_records, _epoch_seed(self.seed, epoch)), epoch)
 
 
 @functools.lru_cache(maxsize=8)
