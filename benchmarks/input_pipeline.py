@@ -13,6 +13,10 @@ Pillow's own AutoAugment operations, then to a normalised float tensor. It runs 
 the main process, with a worker process, and without the last step (`uint8`), which is all the
 work that both sides share: cone_jax leaves normalisation to the device.
 
+Then where the time of the first workload goes, and what part of torch's time is Pillow
+decoding and resizing, which neither side can do without: its inverse is the highest ratio that
+is possible with the same pixels.
+
 Last comes the share of a training step that is spent waiting for input, on all cores, in the
 digits recipe and, given a TFDS DATA_DIR that has it, the CIFAR-100 recipe.
 
@@ -29,7 +33,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -40,8 +44,8 @@ from ml_collections import ConfigDict
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from cone_jax.data import pipeline, transforms
-from cone_jax.data.order import TrainOrder
+from cone_jax.data import decode, pipeline, transforms
+from cone_jax.data.order import TrainOrder, sample_rng
 from cone_jax.data.sources.array import ArraySource
 from cone_jax.data.sources.image_folder import ImageFolderSource, open_image_folder
 from cone_jax.data.sources.source import Source
@@ -170,9 +174,15 @@ def _apply(op: str, image: Image.Image, magnitude: int, sign: int) -> Image.Imag
     return ImageOps.equalize(image) if op == "Equalize" else ImageOps.invert(image)
 
 
-def ours(source: Source, specs: recipes.Specs, batch_size: int, steps: int) -> Contender:
+def our_batches(
+    source: Source, specs: recipes.Specs, batch_size: int, steps: int
+) -> pipeline.TrainBatches:
     order = TrainOrder(len(source), batch_size, seed=0, last_batch="carry")
-    batches = pipeline.TrainBatches(source, order, (transforms.parse(specs),), num_steps=steps)
+    return pipeline.TrainBatches(source, order, (transforms.parse(specs),), num_steps=steps)
+
+
+def ours(source: Source, specs: recipes.Specs, batch_size: int, steps: int) -> Contender:
+    batches = our_batches(source, specs, batch_size, steps)
     return lambda: pipeline.read_ahead(batches, threads=1, prefetch=2)
 
 
@@ -220,6 +230,68 @@ def compare(
         ]
         row += f"{statistics.median(ratios):>8.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
     print(f"{name:<24}{row}", flush=True)
+
+
+STAGES = ("read file", "read header", "decode", "choose crop", "resize", "flip", "to array")
+
+
+def stage_times(batches: pipeline.TrainBatches) -> np.ndarray:
+    """Seconds of each stage of a crop and a flip, [images, len(STAGES)]; a batch is one image."""
+    crop, flip = batches.views[0].transforms
+    laps = []
+    for position in range(len(batches)):
+        draw = batches.order[position]
+        marks = [time.perf_counter()]
+        data, _ = batches.source[draw.record]
+        marks.append(time.perf_counter())
+        picture = decode.Picture(data)
+        marks.append(time.perf_counter())
+        picture.full()
+        marks.append(time.perf_counter())
+        rng = sample_rng(batches.order.seed, draw, 0)
+        box = crop.sample_box(*picture.size, rng)
+        marks.append(time.perf_counter())
+        image = picture.region(box, (crop.size, crop.size))
+        marks.append(time.perf_counter())
+        image = flip(image, rng)
+        marks.append(time.perf_counter())
+        np.asarray(image)
+        marks.append(time.perf_counter())
+        laps.append(np.diff(marks))
+    return np.stack(laps)
+
+
+def batch_times(batches: Iterable[object]) -> np.ndarray:
+    """Seconds of each batch."""
+    marks = [time.perf_counter()]
+    marks.extend(time.perf_counter() for _ in batches)
+    return np.diff(marks)
+
+
+def print_stages(source: ImageFolderSource, images: int, rounds: int) -> None:
+    """Where the time of Standard 224 goes, and how fast it could be beside torch at the most.
+
+    Every round does the same work, in batches of one; of each image its fastest round counts.
+    """
+    batches = our_batches(source, recipes.standard(224), 1, images)
+    loader = torchs(TorchPictures(source, unchanged, to_float), 1, images)
+    stage_laps, our_laps, their_laps = [], [], []
+    for _ in range(rounds):
+        random.seed(0)
+        torch.manual_seed(0)
+        stage_laps.append(stage_times(batches))
+        our_laps.append(batch_times(batches[step] for step in range(images)))
+        their_laps.append(batch_times(loader()))
+    stages = np.min(stage_laps, axis=0).mean(axis=0) * 1e6
+    mine, theirs = (np.min(laps, axis=0).mean() * 1e6 for laps in (our_laps, their_laps))
+    print(f"\nStandard 224, time of an image: cone_jax {mine:,.0f} us, torch {theirs:,.0f} us")
+    for stage, spent in zip((*STAGES, "the rest"), (*stages, mine - sum(stages)), strict=True):
+        print(f"  {stage:<12}{spent:>8,.0f} us  {spent / mine:6.1%}")
+    pillow = stages[STAGES.index("decode")] + stages[STAGES.index("resize")]
+    print(
+        f"  decode and resize take {pillow / theirs:.0%} of torch's time: "
+        f"nothing that needs them is more than {theirs / pillow:.2f} times as fast\n"
+    )
 
 
 def input_wait(config: ConfigDict, warmup: int, steps: int) -> float:
@@ -287,6 +359,8 @@ def main() -> None:
             photos = open_image_folder("train", str(folder), holdout=0.0)
             dataset = functools.partial(TorchPictures, photos, augment)
             compare(name, photos, specs, dataset, batch_size=16, steps=steps, rounds=options.rounds)
+        photos = open_image_folder("train", str(options.data or small), holdout=0.0)
+        print_stages(photos, images=256, rounds=options.rounds)
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (50_000, 32, 32, 3), np.uint8), np.zeros(50_000, int)
     dataset = functools.partial(TorchArrays, images, labels)

@@ -1,7 +1,7 @@
 """Who wins on CIFAR-100 when two CPU cores have to decide: methods, seeds, honest tuning.
 
-    python benchmarks/study_cifar100.py --data=DATA_DIR [--output=runs/study] [--jobs=2]
-        [--regimes=fit,underfit] [--part=tune,final] [--report=docs/results/cifar100_small.md]
+    python benchmarks/study_cifar100.py --data=DATA_DIR [--output=runs/study_cifar100] [--jobs=2]
+        [--parts=tune,final] [--regimes=fit,underfit] [--methods=CE,CoNe]
 
 Trains `configs/cifar_small.py` with each method. First, hyper-parameters: every method gets the
 same number of candidates, one run each, trained on the study's training images and scored on 10,000
@@ -10,16 +10,19 @@ each method with other seeds, scored on all 10,000 test images, at the last step
 stage take the same number of steps on the same batches; SupCon's two stages together put as many
 images through the network, forward and backward, as the others do.
 
-Each run is a process of its own with one thread. A finished run is not repeated and an interrupted
-one goes on, so the study can be stopped and started at will. `--regimes=underfit` repeats the
-final runs of two methods where the network cannot fit its training set.
+Each run is a process of its own. A finished run gets a line in `docs/results/cifar100_small.jsonl`
+and is not repeated; an interrupted one goes on: the study can be spread over many sittings. After
+each run the tables and figures of `docs/results/cifar100_small.md` are made again from all lines
+there are. The regime `underfit` repeats the final runs of two methods where the network cannot
+fit its training set.
 """
 
 import argparse
 import json
 import os
-import statistics
+import re
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,10 +30,24 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from cone_jax import runtime
+
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+if ONE_THREAD not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
+runtime.use_fast_cpu_convolutions()
+runtime.use_compilation_cache()
+
+import study_report
+from rich.console import Console
+
+from cone_jax import atomic_file, recipe_file, training, workdir
+from cone_jax.errors import Interrupted
+from cone_jax.sweeps import definition, runner
+from cone_jax.sweeps.train_cell import RESULT_FILE
+
 HELD_OUT = "train[40000:]"
 TUNING_SEED = 100
-SEEDS = {"fit": (0, 1, 2, 3, 4), "underfit": (0, 1, 2)}
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 class Method(NamedTuple):
@@ -90,79 +107,158 @@ METHODS = (
         rates({"optimizer.weight_decay": 1e-3}, {"objective.nnclr.temperature": 0.2}),
     ),
 )
-IN_UNDERFIT = ("CE", "CoNe")
+
+
+class Regime(NamedTuple):
+    """Where methods are compared."""
+
+    title: str
+    options: str  # of the recipe
+    seeds: tuple[int, ...]
+    methods: tuple[str, ...]
+
+
+REGIMES = {
+    "fit": Regime(
+        "The network fits its training set", "", (0, 1, 2), tuple(m.name for m in METHODS)
+    ),
+    "underfit": Regime("It cannot", "underfit", (0, 1, 2), ("CE", "CoNe")),
+}
 
 
 class Task(NamedTuple):
     """One run."""
 
+    part: str  # tune or final
+    regime: str
     method: Method
     candidate: int
     seed: int
-    directory: Path
     config: Any
 
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What its record says of it."""
+        return {
+            "part": self.part,
+            "regime": self.regime,
+            "method": self.method.name,
+            "candidate": self.candidate,
+            "settings": self.method.candidates[self.candidate],
+            "seed": self.seed,
+        }
 
-def make_task(
-    arguments: argparse.Namespace, regime: str, method: Method, candidate: int, seed: int, part: str
-) -> Task:
-    from cone_jax import recipe_file
-    from cone_jax.sweeps.definition import apply_settings
-
-    options = [name for name in (regime if regime != "fit" else "", method.options) if name]
-    config = recipe_file.load_recipe(str(ROOT / "configs/cifar_small.py"), ",".join(options))
-    settings = {"data.path": arguments.data, "seed": seed, **method.candidates[candidate]}
-    if part == "tune":
-        settings["data.test_split"] = HELD_OUT
-    label = f"{part}-{regime}-{method.name}-{candidate}-{seed}".replace(" ", "_")
-    directory = Path(arguments.output) / label
-    return Task(method, candidate, seed, directory, apply_settings(config, settings))
+    @property
+    def directory(self) -> str:
+        name = f"{self.part}-{self.regime}-{self.method.name}-{self.candidate}-{self.seed}"
+        return re.sub(r"[^\w-]+", "_", name)
 
 
-def carry_out(tasks: Sequence[Task], jobs: int) -> dict[Path, dict[str, float]]:
-    """Trains what is not finished; the final metrics of each."""
-    from cone_jax.sweeps import runner
-    from cone_jax.sweeps.definition import Cell
-    from cone_jax.sweeps.train_cell import RESULT_FILE
+class Study:
+    """What has been measured, and the way to measure more."""
 
-    runs = [
-        runner.CellRun(Cell(task.method.name), task.seed, task.directory, task.config)
-        for task in tasks
-    ]
-    command = (sys.executable, str(Path(__file__).resolve()), "--cell")
-    failures = runner.carry_out(
-        runs,
-        jobs=jobs,
-        say=lambda line: print(line, flush=True),
-        finished=lambda: None,
-        command=command,
-    )
-    if failures:
-        sys.exit("\n".join(failures))
-    return {run.directory: json.loads((run.directory / RESULT_FILE).read_text()) for run in runs}
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.data, self.jobs = arguments.data, arguments.jobs
+        self.output, self.document = Path(arguments.output), Path(arguments.report)
+        self.records_file = self.document.with_suffix(".jsonl")
+
+    def task(self, part: str, regime: str, method: Method, candidate: int, seed: int) -> Task:
+        options = [name for name in (REGIMES[regime].options, method.options) if name]
+        config = recipe_file.load_recipe(str(ROOT / "configs/cifar_small.py"), ",".join(options))
+        settings = {"data.path": self.data, "seed": seed, **method.candidates[candidate]}
+        if part == "tune":
+            settings["data.test_split"] = HELD_OUT
+        return Task(
+            part, regime, method, candidate, seed, definition.apply_settings(config, settings)
+        )
+
+    def measured(self, tasks: Sequence[Task]) -> dict[str, list[study_report.Record]]:
+        """The records of those tasks that have one, by method."""
+        records = study_report.read(self.records_file)
+        found: dict[str, list[study_report.Record]] = {}
+        for task in tasks:
+            record = records.get(study_report.fingerprint(task.config))
+            if record is not None:
+                found.setdefault(task.method.name, []).append(record)
+        return found
+
+    def tuning(self, methods: Sequence[Method]) -> list[Task]:
+        candidates = range(len(METHODS[0].candidates))
+        return [self.task("tune", "fit", m, c, TUNING_SEED) for c in candidates for m in methods]
+
+    def final(self, regime: str, methods: Sequence[Method]) -> list[Task]:
+        """Runs of each method's best candidate, for the methods that are tuned to the end."""
+        tried = self.measured(self.tuning(methods))
+        ready = [
+            (method, study_report.best_candidate(tried[method.name]))
+            for method in methods
+            if len(tried.get(method.name, ())) == len(method.candidates)
+            and method.name in REGIMES[regime].methods
+        ]
+        seeds = REGIMES[regime].seeds
+        return [self.task("final", regime, *choice, seed) for seed in seeds for choice in ready]
+
+    def carry_out(self, tasks: Sequence[Task]) -> None:
+        """Trains what has no record, and writes one for each as it ends."""
+        known = study_report.read(self.records_file)
+        tasks = [task for task in tasks if study_report.fingerprint(task.config) not in known]
+        runs = {}
+        for task in tasks:
+            place = self.output / task.directory
+            cell = definition.Cell(task.directory)
+            runs[place] = task, runner.CellRun(cell, None, place, task.config)
+
+        def record_finished() -> None:
+            for place in [place for place in runs if (place / RESULT_FILE).exists()]:
+                task = runs.pop(place)[0]
+                result = json.loads((place / RESULT_FILE).read_text())
+                study_report.append(self.records_file, task.labels, task.config, result)
+            self.write_document()
+
+        command = (sys.executable, str(Path(__file__).resolve()), "--cell")
+        failures = runner.carry_out(
+            [run for _, run in runs.values()],
+            jobs=self.jobs,
+            say=lambda line: print(line, flush=True),
+            finished=record_finished,
+            command=command,
+        )
+        record_finished()  # those that had ended before they could be recorded
+        if failures:
+            sys.exit("\n".join(failures))
+
+    def write_document(self) -> None:
+        """Makes tables and figure from what there is."""
+        parts = []
+        for regime in REGIMES:
+            results = self.measured(self.final(regime, METHODS))
+            if study_report.BASELINE not in results:
+                continue
+            figure = self.document.with_name(f"{self.document.stem}_{regime}.svg")
+            study_report.draw(results, figure)
+            parts += [
+                f"### {REGIMES[regime].title}",
+                study_report.results_table(results),
+                f"![every seed of every method]({figure.name})",
+            ]
+        tried = self.measured(self.tuning(METHODS))
+        if tried:
+            parts += ["### What was tried for each", study_report.tuning_table(tried)]
+        if parts:
+            study_report.write(self.document, "\n\n".join(parts))
 
 
 def train_one(directory: Path) -> int:
     """The child process: trains one run and leaves its result."""
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
-    from cone_jax import runtime
-
-    runtime.use_fast_cpu_convolutions()
-    runtime.use_compilation_cache()
-
-    from rich.console import Console
-
-    from cone_jax import atomic_file, training, workdir
-    from cone_jax.errors import Interrupted
-    from cone_jax.sweeps.train_cell import RESULT_FILE
-
     try:
         metrics = training.train(workdir.load_config(directory), directory, Console(width=120))
     except Interrupted as stopped:
         print(stopped)
         return 1
+    # Of this sitting, when the run was interrupted.
+    result = {**metrics, "cpu_seconds": round(time.process_time())}
     with atomic_file.replacing(directory / RESULT_FILE) as unfinished:
-        unfinished.write_text(json.dumps(metrics, indent=2) + "\n")
+        unfinished.write_text(json.dumps(result, indent=2) + "\n")
     return 0
 
 
@@ -170,79 +266,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cell", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--data", help="TFDS data_dir with cifar100")
-    parser.add_argument("--output", default="runs/study_cifar100")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--regimes", default="fit,underfit")
-    parser.add_argument("--part", default="tune,final")
-    parser.add_argument("--report", default="")
+    parser.add_argument("--output", default="runs/study_cifar100", help="for runs and checkpoints")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
+    parser.add_argument("--parts", default="tune,final")
+    parser.add_argument("--regimes", default=",".join(REGIMES))
+    parser.add_argument("--methods", default=",".join(method.name for method in METHODS))
+    parser.add_argument("--report", default=str(ROOT / "docs/results/cifar100_small.md"))
     arguments = parser.parse_args()
     if arguments.cell:
         sys.exit(train_one(arguments.cell))
     if not arguments.data:
         parser.error("--data is needed")
-    chosen = tune(arguments)
-    if "final" not in arguments.part:
-        return
-    outcomes = {}
-    for regime in arguments.regimes.split(","):
-        methods = [m for m in METHODS if regime == "fit" or m.name in IN_UNDERFIT]
-        tasks = [
-            make_task(arguments, regime, method, chosen[method.name], seed, "final")
-            for seed in SEEDS[regime]
-            for method in methods
-        ]
-        results = carry_out(tasks, arguments.jobs)
-        outcomes[regime] = {
-            method.name: [results[t.directory] for t in tasks if t.method is method]
-            for method in methods
-        }
-    print(table(outcomes))
-    if arguments.report:
-        Path(arguments.report).write_text(table(outcomes))
-
-
-def tune(arguments: argparse.Namespace) -> dict[str, int]:
-    """The best candidate of each method on images held out of training."""
-    tasks = [
-        make_task(arguments, "fit", method, candidate, TUNING_SEED, "tune")
-        for candidate in range(len(METHODS[0].candidates))
-        for method in METHODS
-    ]
-    results = carry_out(tasks, arguments.jobs)
-    chosen = {}
-    for method in METHODS:
-        scores = [results[task.directory]["test/top1"] for task in tasks if task.method is method]
-        chosen[method.name] = max(range(len(scores)), key=scores.__getitem__)
-        listing = ", ".join(f"{score:.2%}" for score in scores)
-        print(f"{method.name}: {listing}; candidate {chosen[method.name]} is used", flush=True)
-    return chosen
-
-
-def table(outcomes: dict[str, dict[str, list[dict[str, float]]]]) -> str:
-    """Mean, deviation and every seed, and the distance to CE in standard errors of the mean
-    difference, seed by seed."""
-    lines = []
-    for regime, rows in outcomes.items():
-        lines += [
-            f"## {regime}",
-            "",
-            "| method | test top-1, % | seeds | minus CE | train top-1, % |",
-        ]
-        lines.append("|---|---|---|---|---|")
-        base = [100 * run["test/top1"] for run in rows["CE"]]
-        for name, runs in rows.items():
-            scores = [100 * run["test/top1"] for run in runs]
-            spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-            gains = [score - of_ce for score, of_ce in zip(scores, base, strict=True)]
-            error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
-            fitted = [100 * run["train/top1"] for run in runs if "train/top1" in run]
-            listing = ", ".join(f"{score:.2f}" for score in scores)
-            gain = "" if name == "CE" else f"{statistics.mean(gains):+.2f} ± {error:.2f}"
-            train = f"{statistics.mean(fitted):.1f}" if fitted else ""
-            mean = statistics.mean(scores)
-            lines.append(f"| {name} | {mean:.2f} ± {spread:.2f} | {listing} | {gain} | {train} |")
-        lines.append("")
-    return "\n".join(lines)
+    study = Study(arguments)
+    methods = [method for method in METHODS if method.name in arguments.methods.split(",")]
+    if "tune" in arguments.parts:
+        study.carry_out(study.tuning(methods))
+    if "final" in arguments.parts:
+        for regime in arguments.regimes.split(","):
+            study.carry_out(study.final(regime, methods))
+    study.write_document()
+    print(f"see {study.document}")
 
 
 if __name__ == "__main__":

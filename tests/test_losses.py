@@ -126,6 +126,20 @@ def test_infinite_similarity_behind_the_mask_does_no_harm():
         assert np.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("loss", [losses.sup_in, losses.sup_out])
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_row_without_positives_makes_no_nan_on_the_way(loss, exists):
+    """So that `jax_debug_nans` can be left on: not only is the result finite."""
+    similarity, positive = jnp.array([[0.1, 0.2], [0.3, 0.4]]), jnp.array([[False] * 2, [True] * 2])
+    where = jnp.array([[exists] * 2, [True] * 2])
+    with jax.debug_nans(True):
+        value, gradient = jax.value_and_grad(
+            lambda u: jnp.sum(loss(u, positive, temperature=0.1, where=where))
+        )(similarity)
+    assert jnp.isfinite(value)
+    assert not jnp.any(gradient[0])
+
+
 @settings(deadline=None, max_examples=40)
 @given(case=contrast_cases())
 def test_alpha_identities(case):

@@ -133,24 +133,32 @@ def _stack(images: Sequence[np.ndarray], field: str) -> np.ndarray:
 
 
 class DamageTally:
-    """Counts records that could not be read; too many end the run."""
+    """Counts records that could not be read; too many end the run.
 
-    def __init__(self, source: Source, limit: float, report: Any) -> None:
+    Too many of all, or of those that this process has seen where it is one of several; in
+    either case of as many as it sees in an epoch.
+    """
+
+    def __init__(self, source: Source, limit: float, report: Any, share: Share = Share()) -> None:
         self._source = source
         self._limit = limit
         self._report = report  # takes one line of text
+        self._in_an_epoch = -(-len(source) // share.count)
+        self._drawn = 0
         self._seen: set[int] = set()
 
     def add(self, damaged: np.ndarray) -> None:
+        self._drawn += len(damaged)
+        among = min(max(self._drawn, self._in_an_epoch), len(self._source))
         for record in damaged[damaged != NOT_DAMAGED].tolist():
             if record in self._seen:
                 continue
             self._seen.add(record)
             if len(self._seen) <= 5:
                 self._report(f"cannot read {self._source.describe(record)}; replaced")
-            if len(self._seen) > self._limit * len(self._source):
+            if len(self._seen) > self._limit * among:
                 raise UserError(
-                    f"data: {len(self._seen)} of {len(self._source)} images cannot be read, more "
+                    f"data: {len(self._seen)} of {among} images cannot be read, more "
                     f"than data.damaged_limit ({self._limit:.1%}); the last was "
                     f"{self._source.describe(record)}; mend the files or raise the limit"
                 )

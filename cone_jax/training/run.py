@@ -119,7 +119,7 @@ class Run:
         """Training batches on the devices, from step `start` of the run on."""
         length = self.last_step - self.first_step
         batches = datasets.train_batches(self.config, self.dataset.train, length, self.share)
-        tally = DamageTally(self.dataset.train, self.config.data.damaged_limit, report)
+        tally = DamageTally(self.dataset.train, self.config.data.damaged_limit, report, self.share)
         for batch in self._read(batches, start - self.first_step):
             tally.add(batch.pop("damaged"))
             yield sharding.to_devices(self.mesh, batch)
@@ -181,7 +181,7 @@ class Run:
         `transforms` replace those of the config.
         """
         batches = datasets.eval_batches(self.config, source, self.share, transforms)
-        tally = DamageTally(source, self.config.data.damaged_limit, report)
+        tally = DamageTally(source, self.config.data.damaged_limit, report, self.share)
         for batch in self._read(batches, 0):
             tally.add(batch.pop("damaged"))
             yield batch

@@ -130,6 +130,22 @@ def test_too_much_damage_ends_the_run_with_the_path():
         tally.add(np.array([5, -1, 6, 7], np.int32))
 
 
+@pytest.mark.parametrize(("damaged", "ends"), [(4, False), (12, True)])
+def test_each_of_several_processes_judges_by_what_it_has_seen(damaged, ends):
+    """Of 400 images, 2 % are allowed; each process sees a hundred others in every epoch."""
+    source = FilesSource(400, damaged=range(damaged))
+    rng = np.random.default_rng(0)
+    tally = DamageTally(source, limit=0.02, report=lambda line: None, share=Share(1, 4))
+    epochs = [rng.permutation(400)[:100] for _ in range(8)]
+    records = [np.where(epoch < damaged, epoch, NOT_DAMAGED) for epoch in epochs]
+    if not ends:
+        for epoch in records:
+            tally.add(epoch)
+        return
+    with pytest.raises(UserError, match="of 100 images cannot be read"):
+        tally.add(records[0])
+
+
 def test_nothing_readable_is_an_error_not_a_hang():
     with pytest.raises(UserError, match="none of 6 training images can be read"):
         train_batches(FilesSource(6, damaged=range(6)))[0]
