@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint docs-check bench browser
+.PHONY: train test lint browser
 
 train: $(VENV)/runtime.stamp
 	$(BIN)/python main.py --config=configs/digits.py --workdir=runs/digits
@@ -11,19 +11,16 @@ train: $(VENV)/runtime.stamp
 test: lint browser
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/dev.stamp
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/shellcheck scripts/*.sh
-
 # Links, file names, commands and examples of README and docs; a part of `test`.
+.PHONY: docs-check
 docs-check: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest tests/docs docs
 
 # What a step and its input cost, in a few minutes; the tables of docs/performance.md take longer.
+.PHONY: bench
 bench: $(VENV)/dev.stamp
-	$(BIN)/python benchmarks/train_step.py --model=resnet8 --width=16 --batch=64 --bank=1024 --rounds=2 --no-start
+	$(BIN)/python benchmarks/train_step.py --model=resnet8 --width=16 --batch=64 --bank=1024 \
+		--rounds=2 --no-start
 	$(BIN)/python benchmarks/input_pipeline.py --rounds=1
 
 # The report is looked at in a real browser. Debian's is installed where that can be done without
@@ -34,6 +31,12 @@ browser:
 		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 			&& apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } \
 		|| echo "no Chromium: the report is not looked at in a browser"
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/shellcheck scripts/*.sh
 
 $(VENV)/runtime.stamp: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
