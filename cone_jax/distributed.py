@@ -1,7 +1,9 @@
 """Several processes as one run: who is who, who writes, and agreeing on a value."""
 
 import contextlib
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
@@ -40,6 +42,25 @@ def initialize(coordinator: str = "", num_processes: str = "", process_id: str =
         )
     elif in_cluster(os.environ):
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
+    else:
+        return
+    _delay_aborts()
+    # Gloo connects at the first collective, and gives up when another process comes 30 s later: so
+    # now, when all have just come together, and not after each has opened its data.
+    with lost_processes_explained():
+        barrier("all processes are connected")
+
+
+def _delay_aborts() -> None:
+    """Gives an error the time to be told before JAX aborts the process.
+
+    When process 0 dies, a collective fails, which raises an error here, and in the same
+    millisecond a thread of JAX, which has lost the coordination service, calls `abort`. No
+    option of JAX prevents it. With C's `sleep` to handle SIGABRT that thread first sleeps for as
+    many seconds as the number of the signal, six. A process that has not ended by then is aborted.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal(signal.SIGABRT, libc.sleep)
 
 
 def refuse_company(mode: str, coordinator: str = "") -> None:

@@ -29,6 +29,7 @@ from cone_jax.wandb_mirror import WandbMirror
 Watch = Callable[[Run, int, TrainState, MetricWriter], None]
 
 
+@distributed.lost_processes_explained()
 def train(
     config: ConfigDict,
     directory: Path | str,
@@ -54,7 +55,6 @@ def train(
     keep, best_metric = config.checkpoint.keep, config.checkpoint.best_metric
     with (
         disk_errors.explained(directory),
-        distributed.lost_processes_explained(),
         Checkpoints(directory, keep=keep, best_metric=best_metric) as checkpoints,
     ):
         start = _resume(run, directory, checkpoints, console.print)

@@ -21,8 +21,6 @@ from cone_jax.training import loop
 
 
 def main(workdir: str, process: str, count: str, port: str, stop: str) -> None:
-    if int(count) > 1:
-        distributed.initialize(f"127.0.0.1:{port}", count, process)
     config = load_recipe("configs/digits.py").unlock()
     config.steps, config.batch_size, config.log_every = 12, 32, 1
     config.model.options.width = 4
@@ -45,6 +43,8 @@ def main(workdir: str, process: str, count: str, port: str, stop: str) -> None:
 
     loop.train_step = step
     try:
+        if int(count) > 1:
+            distributed.initialize(f"127.0.0.1:{port}", count, process)
         training.train(config, workdir)
     except Interrupted as interrupted:
         print(f"interrupted at {interrupted.step}", flush=True)
