@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from cone_jax import sharding
 from cone_jax.errors import TrainingFailed, UserError
 
 # Seconds without a sign of life after which a process counts as dead, and the others end too.
@@ -45,10 +47,21 @@ def initialize(coordinator: str = "", num_processes: str = "", process_id: str =
     else:
         return
     _delay_aborts()
-    # Gloo connects at the first collective, and gives up when another process comes 30 s later: so
-    # now, when all have just come together, and not after each has opened its data.
     with lost_processes_explained():
-        barrier("all processes are connected")
+        _connect()
+
+
+def _connect() -> None:
+    """Runs a collective of each kind once.
+
+    Gloo connects a group of devices at its first collective, and gives up when another process
+    comes there 30 s later: so now, when all have just come together, and not after each has opened
+    its data and compiled its programs. Once connected, they wait for each other.
+    """
+    barrier("all processes are here")  # from process to process
+    mesh = sharding.make_mesh()  # among all devices
+    ones = sharding.to_devices(mesh, {"one": np.ones(jax.local_device_count(), np.float32)})
+    jax.block_until_ready(jax.jit(jnp.sum, out_shardings=sharding.replicated(mesh))(ones["one"]))
 
 
 def _delay_aborts() -> None:

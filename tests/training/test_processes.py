@@ -27,14 +27,6 @@ ROOT = Path(__file__).parent.parent.parent
 DRIVER = Path(__file__).parent / "process_driver.py"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shared_programs(tmp_path_factory):
-    """What one process has compiled, the later ones take, as with `main.py`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
-        yield
-
-
 def start_processes(workdir, count, devices, stop=(0, 0)):
     """`count` processes of a run, with `devices` devices each."""
     port = portpicker.pick_unused_port()
@@ -109,8 +101,8 @@ def test_when_one_process_is_killed_the_other_ends_and_the_run_can_go_on(
     stop = (-6, 0) if killed == 0 else (0, -6)
     processes = start_processes(tmp_path, count=2, devices=2, stop=stop)
     other = processes[1 - killed]
-    processes[killed].communicate(timeout=280)
-    assert processes[killed].returncode == -signal.SIGKILL
+    _, errors = processes[killed].communicate(timeout=280)
+    assert processes[killed].returncode == -signal.SIGKILL, errors
     began = time.monotonic()
     _, errors = other.communicate(timeout=120)
     assert time.monotonic() - began < 60
