@@ -1,7 +1,8 @@
 """One process of a run, for test_processes.py: python process_driver.py WORKDIR ID COUNT PORT STOP.
 
 With STOP > 0 this process sends itself SIGTERM while it takes its STOPth step, with STOP < 0
-SIGKILL while it takes its -STOPth, once the checkpoint of step 4 is there.
+SIGKILL while it takes its -STOPth, once the checkpoint of step 4 is there. When it begins an
+evaluation, it leaves a file `evaluating` in WORKDIR.
 """
 
 import os
@@ -17,6 +18,7 @@ runtime.use_fast_cpu_convolutions()
 from cone_jax import distributed, training
 from cone_jax.command_line import load_recipe
 from cone_jax.errors import Interrupted, TrainingFailed
+from cone_jax.evaluation.accuracy import Classification
 from cone_jax.training import loop
 
 
@@ -41,7 +43,13 @@ def main(workdir: str, process: str, count: str, port: str, stop: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return real_step(state, batch)
 
-    loop.train_step = step
+    real_evaluate = Classification.evaluate
+
+    def evaluate(*arguments):
+        Path(workdir, "evaluating").touch()
+        return real_evaluate(*arguments)
+
+    loop.train_step, Classification.evaluate = step, evaluate
     try:
         if int(count) > 1:
             distributed.initialize(f"127.0.0.1:{port}", count, process)

@@ -116,9 +116,9 @@ def test_when_one_process_is_killed_the_other_ends_and_the_run_can_go_on(
 
 
 def test_killed_again_and_again_equals_left_alone(tmp_path, left_alone):
-    """By SIGKILL: before the first step is compiled, and while checkpoints are being written."""
+    """By SIGKILL: before the first step is compiled, in a checkpoint write, in an evaluation."""
     kills = 0
-    for moment in ("config.json", "checkpoints/*tmp*", "checkpoints/*tmp*"):
+    for moment in ("config.json", "checkpoints/*tmp*", "evaluating"):
         [process] = start_processes(tmp_path, count=1, devices=4)
         while process.poll() is None and not any(tmp_path.glob(moment)):
             time.sleep(0.002)
