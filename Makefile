@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint browser
+.PHONY: train test lint browser audit
 
 train: $(VENV)/runtime.stamp
 	$(BIN)/python main.py --config=configs/digits.py --workdir=runs/digits
@@ -37,6 +37,16 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/shellcheck scripts/*.sh
+
+# Looks the pins up in PyPI's database of vulnerabilities. Strict: where the database cannot be
+# reached, or does not know a package, that is a failure, not "no known vulnerabilities".
+audit: $(VENV)/audit.stamp
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements.txt
+
+$(VENV)/audit.stamp: requirements-audit.txt
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --requirement requirements-audit.txt
+	@touch $@
 
 $(VENV)/runtime.stamp: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -39,7 +39,8 @@ def main(argv: Sequence[str]) -> int:
             *(arguments.flags[name] for name in ("coordinator", "num_processes", "process_id"))
         )
         quiet = not distributed.is_primary()
-        mode.run(arguments, Console(highlight=False, quiet=quiet))
+        # Without markup: names of files and classes may look like it.
+        mode.run(arguments, Console(highlight=False, quiet=quiet, markup=False))
     except UserError as error:
         errors.print(f"error: {error}")
         return 2
@@ -58,4 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        # Names of files may be no text in any encoding.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     distributed.leave(main(sys.argv[1:]))

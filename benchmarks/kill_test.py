@@ -2,16 +2,19 @@
 
     python benchmarks/kill_test.py --kills=50
 
-SIGKILL falls at random moments: while JAX starts or compiles, in a step, in an evaluation, in a
-checkpoint write. The run is started again each time. When it is done, every array of the train
-state, `metrics.jsonl` and the choice of the best checkpoint must equal those of the run that was
-left alone, bit for bit; exit code 1 if not. A run that is done before all kills are spent is
-followed by another.
+SIGKILL falls at moments drawn at random: a quarter each at any time, while the step is compiled, in
+an evaluation, in a checkpoint write. The run is started again each time. When it is done, every
+array of the train state, `metrics.jsonl` and the choice of the best checkpoint must equal those of
+the run that was left alone, bit for bit; exit code 1 if not. A run that is done before all kills
+are spent is followed by another, which compiles anew.
 """
 
 import argparse
 import collections
+import functools
+import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,16 +46,55 @@ SETTINGS = (
     "--config.checkpoint.every_epochs=0.2",
 )
 
+# What a kill may wait for, and how many seconds it then waits at most, to fall anywhere inside.
+MOMENTS = {"any time": 0.0, "compiling": 2.0, "evaluating": 0.05, "writing": 0.02}
+
 
 def start(directory: Path, steps: int) -> subprocess.Popen:
-    command = [sys.executable, "main.py", f"--workdir={directory}", f"--config.steps={steps}"]
+    """The training process. It says in a file what it is doing; see `announce`."""
+    said = _said(directory)
+    said.write_text("starting\n")
+    compiled = directory.with_name(f"{directory.name}.compiled")
+    command = [sys.executable, __file__, "--announce", said, f"--workdir={directory}"]
     return subprocess.Popen(
-        [*command, *SETTINGS],
+        [*command, f"--config.steps={steps}", *SETTINGS],
         cwd=ROOT,
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compiled)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def announce(said: Path, arguments: list[str]) -> int:
+    """`main.py`, that writes to `said` when it begins to compile or evaluate, and when it ends."""
+    import main as program
+    from cone_jax.evaluation.accuracy import Classification
+    from cone_jax.training import memory
+
+    def announced(moment, function):
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            with said.open("a") as file:
+                file.write(f"{moment}\n")
+            result = function(*args, **kwargs)
+            with said.open("a") as file:
+                file.write("training\n")
+            return result
+
+        return call
+
+    memory.overview = announced("compiling", memory.overview)  # the first that needs the step
+    Classification.evaluate = announced("evaluating", Classification.evaluate)
+    return program.main(arguments)
+
+
+def _said(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.said")
+
+
+def _is_writing(directory: Path) -> bool:
+    return any(directory.glob("checkpoints/*tmp*"))
 
 
 def finish(directory: Path, steps: int) -> float:
@@ -65,32 +107,47 @@ def finish(directory: Path, steps: int) -> float:
     return time.monotonic() - began
 
 
-def moment(directory: Path) -> str:
-    """Where a kill fell, as far as the files tell."""
-    if any(directory.glob("checkpoints/*tmp*")):
-        return "in a checkpoint write"
-    return "later" if any(directory.glob("checkpoints/*")) else "before the first checkpoint"
+def wait_for(moment: str, process: subprocess.Popen, directory: Path, rng: random.Random) -> None:
+    """Returns inside of the moment, or when the process has ended."""
+    times = 1 if moment == "compiling" else rng.randint(1, 3)
+    seen, before = 0, False
+    while process.poll() is None and seen < times:
+        if moment == "writing":
+            now = _is_writing(directory)
+            seen, before = seen + (now and not before), now
+        else:
+            seen = _said(directory).read_text().split().count(moment)
+        time.sleep(0.001)
+    time.sleep(rng.uniform(0.0, MOMENTS[moment]))
+
+
+def where(directory: Path) -> str:
+    """Where a kill fell, by what the process said last and by its files."""
+    last = _said(directory).read_text().split()[-1]
+    return "writing a checkpoint" if last == "training" and _is_writing(directory) else last
 
 
 def kill_until_done(
     directory: Path, steps: int, kills: int, longest: float, rng: random.Random
 ) -> list[str]:
     """Kills the run up to `kills` times, then lets it finish; returns where the kills fell."""
-    moments: list[str] = []
+    fell: list[str] = []
     for count in range(kills):
         process = start(directory, steps)
-        try:
-            _, errors = process.communicate(timeout=rng.uniform(0.5, longest))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            moments.append(moment(directory))
-            continue
-        if process.returncode:
+        moment = rng.choice(list(MOMENTS))
+        if moment == "any time":
+            time.sleep(rng.uniform(0.5, longest))
+        else:
+            wait_for(moment, process, directory, rng)
+        process.kill()
+        _, errors = process.communicate()
+        if process.returncode == 0:
+            return fell
+        if process.returncode != -signal.SIGKILL:
             sys.exit(f"start {count} failed by itself:\n{errors}")
-        return moments
+        fell.append(where(directory))
     finish(directory, steps)
-    return moments
+    return fell
 
 
 def final_state(directory: Path, steps: int) -> tuple[list[np.ndarray], int | None]:
@@ -120,6 +177,8 @@ def differences(whole: Path, killed: Path, steps: int) -> list[str]:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["--announce"]:
+        sys.exit(announce(Path(sys.argv[2]), sys.argv[3:]))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=400)
@@ -127,7 +186,7 @@ def main() -> None:
         "--longest",
         type=float,
         default=0.0,
-        help="seconds before a kill, at most; 0: half of what the run takes when left alone",
+        help="seconds before a kill at any time, at most; 0: half of what the run takes left alone",
     )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -137,19 +196,19 @@ def main() -> None:
         print(f"left alone, the run takes {seconds:.0f} s", flush=True)
         rng, longest = random.Random(options.seed), options.longest or seconds / 2
         spent = runs = failures = 0
-        all_moments: collections.Counter[str] = collections.Counter()
+        all_fell: collections.Counter[str] = collections.Counter()
         while spent < options.kills:
             killed = Path(scratch, f"killed{runs}")
-            moments = kill_until_done(killed, options.steps, options.kills - spent, longest, rng)
+            fell = kill_until_done(killed, options.steps, options.kills - spent, longest, rng)
             found = differences(whole, killed, options.steps)
             print(
-                f"run {runs}: {len(moments)} kills; differences: {'; '.join(found) or 'none'}",
+                f"run {runs}: {len(fell)} kills; differences: {'; '.join(found) or 'none'}",
                 flush=True,
             )
-            all_moments.update(moments)
-            spent, runs, failures = spent + len(moments), runs + 1, failures + bool(found)
-    where = ", ".join(f"{count} {name}" for name, count in all_moments.most_common())
-    print(f"{spent} kills ({where}) in {runs} runs, {failures} of them different")
+            all_fell.update(fell)
+            spent, runs, failures = spent + len(fell), runs + 1, failures + bool(found)
+    listing = ", ".join(f"{count} {name}" for name, count in all_fell.most_common())
+    print(f"{spent} kills ({listing}) in {runs} runs, {failures} of them different")
     sys.exit(1 if failures else 0)
 
 

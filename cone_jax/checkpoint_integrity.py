@@ -34,6 +34,8 @@ def find_damage(checkpoint: Path, manifest: Path, only: str = "") -> str | None:
     try:
         recorded = json.loads(manifest.read_text())
         entries = [(str(name), int(size), int(crc)) for name, (size, crc) in recorded.items()]
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name, _, _ in entries):
+            raise ValueError("a name leads out of the checkpoint")
     except (ValueError, TypeError, AttributeError):
         return f"{manifest.name} is unreadable"
     for name, expected_size, expected_checksum in entries:

@@ -6,6 +6,7 @@ metric is an error or a loss.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -161,11 +162,19 @@ class Checkpoints:
             if damage is None:
                 intact = True
                 continue
-            target = self._workdir / DAMAGED / str(step)
+            target = self._place_for_damaged(step)
             said.append(f"checkpoint {step} is damaged ({damage}); moved to {target}")
-            target.parent.mkdir(exist_ok=True)
             self._path(step).rename(target)
         return said
+
+    def _place_for_damaged(self, step: int) -> Path:
+        directory = self._workdir / DAMAGED
+        if directory.is_symlink():
+            raise UserError(f"{directory} is a link, out of the workdir perhaps; remove it")
+        directory.mkdir(exist_ok=True)
+        # The same step may be damaged a second time.
+        names = itertools.chain([str(step)], (f"{step}-{n}" for n in itertools.count(2)))
+        return next(directory / name for name in names if not (directory / name).exists())
 
     def restore(self, step: int, abstract_state: Tree) -> Restored:
         """The whole checkpoint, arrays placed as `abstract_state` says.
@@ -216,12 +225,13 @@ class Checkpoints:
         """
         if not distributed.is_primary():
             return
-        written = {int(path.name.split(".")[0]): path for path in self._directory.iterdir()}
+        numbered = ((path.name.split(".")[0], path) for path in self._directory.iterdir())
+        written = {int(name): path for name, path in numbered if name.isdecimal()}
         for step, path in written.items():
             if path.name != str(step):
                 checkpoint_integrity.write_manifest(path, self._manifest(step))
         for manifest in self._manifest(0).parent.glob("*.json"):
-            if int(manifest.stem) not in written:
+            if manifest.stem.isdecimal() and int(manifest.stem) not in written:
                 manifest.unlink(missing_ok=True)
 
     def _rank(self, metrics: dict[str, float]) -> float:

@@ -1,15 +1,19 @@
 """Several processes as one run: who is who, who writes, and agreeing on a value."""
 
 import contextlib
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from cone_jax import sharding
 from cone_jax.errors import TrainingFailed, UserError
 
 # Seconds without a sign of life after which a process counts as dead, and the others end too.
@@ -40,6 +44,36 @@ def initialize(coordinator: str = "", num_processes: str = "", process_id: str =
         )
     elif in_cluster(os.environ):
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
+    else:
+        return
+    _delay_aborts()
+    with lost_processes_explained():
+        _connect()
+
+
+def _connect() -> None:
+    """Runs a collective of each kind once.
+
+    Gloo connects a group of devices at its first collective, and gives up when another process
+    comes there 30 s later: so now, when all have just come together, and not after each has opened
+    its data and compiled its programs. Once connected, they wait for each other.
+    """
+    barrier("all processes are here")  # from process to process
+    mesh = sharding.make_mesh()  # among all devices
+    ones = sharding.to_devices(mesh, {"one": np.ones(jax.local_device_count(), np.float32)})
+    jax.block_until_ready(jax.jit(jnp.sum, out_shardings=sharding.replicated(mesh))(ones["one"]))
+
+
+def _delay_aborts() -> None:
+    """Gives an error the time to be told before JAX aborts the process.
+
+    When process 0 dies, a collective fails, which raises an error here, and in the same
+    millisecond a thread of JAX, which has lost the coordination service, calls `abort`. No
+    option of JAX prevents it. With C's `sleep` to handle SIGABRT that thread first sleeps for as
+    many seconds as the number of the signal, six. A process that has not ended by then is aborted.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal(signal.SIGABRT, libc.sleep)
 
 
 def refuse_company(mode: str, coordinator: str = "") -> None:

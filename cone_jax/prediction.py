@@ -140,7 +140,11 @@ def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
     top = max((len(row.classes) for row in rows), default=0)
     ranks = [(f"class_{rank}", f"probability_{rank}") for rank in range(1, top + 1)]
     nothing: list[tuple[Any, Any]] = [("", "")] * top
-    with atomic_file.replacing(path) as unfinished, unfinished.open("w", newline="") as file:
+    with (
+        atomic_file.replacing(path) as unfinished,
+        # Paths are written byte for byte, also those that are no text.
+        unfinished.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
         writer = csv.writer(file)
         writer.writerow(["path", *itertools.chain(*ranks), "error"])
         for row in rows:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from cone_jax import atomic_file
 from cone_jax.errors import UserError
 
 ID_FILE = "wandb_id.txt"
@@ -33,7 +34,8 @@ class WandbMirror:
 
         path = directory / ID_FILE
         if not path.exists():
-            path.write_text(secrets.token_hex(8))
+            with atomic_file.replacing(path) as unfinished:
+                unfinished.write_text(secrets.token_hex(8))
         self._run = wandb.init(
             project=config.wandb_project,
             name=directory.name,

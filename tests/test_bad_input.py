@@ -4,6 +4,7 @@ Wrong configs and flags are in test_command_line.py.
 """
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -56,6 +57,9 @@ def world(main, tmp_path_factory):
     for split, classes in (("train", ("owl",)), ("test", ("owl", "tit"))):
         for name in classes:
             picture(root / "strange" / split / name / "a.png")
+    for name in (b"owl", b"\xff"):
+        for index in range(20):
+            picture(root / "latin" / os.fsdecode(name) / f"{index}.png")
     arrays(root / "float.npz", images=np.zeros((64, 8, 8, 3)))
     arrays(root / "negative.npz", labels=np.arange(64) % 4 - 1)
     arrays(root / "short.npz", labels=np.arange(63) % 4)
@@ -94,6 +98,7 @@ ROWS = [
     ([FOLDER[0], FOLDER[1] + "one_each"], ["one_each", "nothing is left to test on"]),
     ([FOLDER[0], FOLDER[1] + "hollow"], ["tit", "holds no image"]),
     ([FOLDER[0], FOLDER[1] + "strange"], ["tit", "train lacks"]),
+    ([FOLDER[0], FOLDER[1] + "latin"], ["'\\udcff'", "no UTF-8", "rename it"]),
     ([ARRAY[0]], ["data.path is empty"]),
     ([ARRAY[0], ARRAY[1] + "missing.npz"], ["missing.npz", "no .npz file"]),
     ([ARRAY[0], ARRAY[1] + "float.npz"], ["float64", "must be uint8"]),

@@ -1,5 +1,7 @@
 """Checkpoints: damage is found and named, the newest intact one is used, readers change nothing."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -75,6 +77,56 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(workdir, damage, word
     assert "checkpoint 3 is damaged" in said[0]
     assert words in said[0]
     assert (workdir / "damaged" / "3").is_dir()
+
+
+def test_the_same_step_may_be_damaged_twice(workdir):
+    for _ in range(2):
+        truncate(workdir / "checkpoints" / "3")
+        with Checkpoints(workdir, keep=3) as checkpoints:
+            assert checkpoints.newest_intact_step(lambda line: None) == 2
+            checkpoints.save(3, state(3), {}, {})
+    assert sorted(path.name for path in (workdir / "damaged").iterdir()) == ["3", "3-2"]
+
+
+def test_damaged_checkpoints_are_not_moved_along_a_link(workdir, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (workdir / "damaged").symlink_to(outside)
+    truncate(workdir / "checkpoints" / "3")
+    with pytest.raises(UserError, match="damaged is a link"):
+        Checkpoints(workdir)
+    assert not any(outside.iterdir())
+    assert (workdir / "checkpoints" / "3").is_dir()
+
+
+def test_a_damaged_checkpoint_that_is_a_link_leaves_its_target_alone(workdir, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "3"
+    (workdir / "checkpoints" / "3").rename(outside)
+    (workdir / "checkpoints" / "3").symlink_to(outside)
+    truncate(outside)
+    before = sorted(outside.rglob("*"))
+    with Checkpoints(workdir, keep=3) as checkpoints:
+        assert checkpoints.newest_intact_step(lambda line: None) == 2
+    assert sorted(outside.rglob("*")) == before
+    assert (workdir / "damaged" / "3").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["../../1.json", "/etc/hostname"])
+def test_a_manifest_that_names_other_files_is_damaged(workdir, name):
+    manifest = workdir / "manifests" / "3.json"
+    manifest.write_text(json.dumps({name: [0, 0]}))
+    said = []
+    with Checkpoints(workdir, keep=3) as checkpoints:
+        assert checkpoints.newest_intact_step(said.append) == 2
+    assert "3.json is unreadable" in said[0]
+
+
+def test_other_files_beside_checkpoints_are_no_hindrance(workdir):
+    for name in ("checkpoints/.nfs0001", "checkpoints/notes", "manifests/notes.json"):
+        (workdir / name).touch()
+    with Checkpoints(workdir, keep=3) as checkpoints:
+        checkpoints.save(4, state(4), {}, {})
+    assert (workdir / "manifests" / "4.json").exists()
+    assert (workdir / "manifests" / "notes.json").exists()
 
 
 def test_an_older_checkpoint_that_cannot_be_opened_is_no_hindrance(workdir):

@@ -1,10 +1,14 @@
 """What the code never does with input, and what its dependencies are."""
 
 import ast
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 SOURCES = [
@@ -104,18 +108,35 @@ def test_requirements_are_pinned_once_and_are_what_is_installed(name):
     )
 
 
-def test_everything_that_comes_along_is_pinned_too():
-    """What the pinned packages need is pinned itself: an installation has no choice left."""
-    from packaging.requirements import Requirement
-
+def test_everything_that_comes_along_is_pinned_too_and_fits():
+    """What the pinned packages need is pinned itself, in a version they accept."""
     pinned = {
-        package.split("[")[0].lower().replace("_", "-") for package, _ in pins("requirements.txt")
+        canonicalize_name(package.split("[")[0]): version
+        for package, version in pins("requirements.txt")
     }
-    missing = set()
+    wrong = set()
     for package in pinned:
         for text in metadata.requires(package) or ():
-            requirement = Requirement(text)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                name = requirement.name.lower().replace("_", "-").replace(".", "-")
-                missing |= {name} - {other.replace(".", "-") for other in pinned}
-    assert missing <= {"setuptools"}  # which a freeze leaves out
+            needed = Requirement(text)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                version = pinned.get(canonicalize_name(needed.name))
+                if version is None or not needed.specifier.contains(version, prereleases=True):
+                    wrong.add(f"{package} needs {needed}, pinned is {version}")
+    # setuptools, which a freeze leaves out
+    assert {line for line in wrong if " needs setuptools" not in line} == set()
+
+
+def test_all_pins_install_on_the_oldest_python_that_is_promised():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=")
+    for package, _ in (*pins("requirements.txt"), *pins("requirements-dev.txt")):
+        accepted = metadata.metadata(package.split("[")[0])["Requires-Python"] or ""
+        assert SpecifierSet(accepted).contains(f"{oldest}.99"), package
+
+
+def test_make_audit_fails_where_it_audits_nothing():
+    """Without --strict, pip-audit skips what it cannot look up, and finds no vulnerabilities."""
+    recipe = (ROOT / "Makefile").read_text().split("\naudit:")[1].split("\n\n")[0]
+    assert "pip-audit --strict" in recipe
+    assert "requirements.txt" in recipe
+    assert ("pip_audit", "2.10.1") in pins("requirements-audit.txt")

@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--paper", type=Path, default=PAPER, help="the paper's numbers, as CSV")
     arguments = parser.parse_args(argv)
     try:
-        print_comparison(arguments.run, arguments.paper, Console(highlight=False))
+        print_comparison(arguments.run, arguments.paper, Console(highlight=False, markup=False))
     except UserError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", markup=False)
         return 2

@@ -80,6 +80,15 @@ def styled() -> Iterator[None]:
         yield
 
 
+def file_name(name: str) -> str:
+    """`name` in letters, digits and ``-_.``, and not too long, for a part of a file's name.
+
+    >>> file_name("../CE + head")
+    '..-CE---head'
+    """
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:100]
+
+
 def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
     """Writes ``stem.png`` and ``stem.svg``; returns their paths."""
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +108,8 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     file = io.BytesIO()
     with styled():
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    root = ElementTree.fromstring(file.getvalue())
+    # A name may have characters that XML has not.
+    root = ElementTree.fromstring(re.sub(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]", b"?", file.getvalue()))
     for parent in (root, *root.findall(f"{{{_SVG}}}defs")):
         # Who made it, and style rules that would leak out into the page.
         for part in ("metadata", "style"):

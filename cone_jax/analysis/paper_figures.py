@@ -33,7 +33,7 @@ def write(evidence: Sequence[Evidence], names: Sequence[str], directory: Path) -
         "neighbour_purity": neighbour_purity(evidence, names),
     }
     for item, name in zip(evidence, names, strict=True):
-        suffix = f"_{_file_name(name)}" if len(evidence) > 1 else ""
+        suffix = f"_{figure_style.file_name(name)}" if len(evidence) > 1 else ""
         drawn[f"gradient_coefficients{suffix}"] = gradient_coefficients(item)
     paths: list[Path] = []
     for stem, figure in drawn.items():
@@ -126,7 +126,3 @@ def _curves(
     # A lone curve has no legend; its run is named all the same.
     title = lines[0].label if len(lines) == 1 else ""
     return figures.curves(lines, y_label=y_label, title=title)
-
-
-def _file_name(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)

@@ -157,7 +157,7 @@ def write(runs: Sequence[RecordedRun], directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     charts = []
     for overlay in overlays(groups):
-        key, chart = overlay.metric.replace("/", "_"), overlay.chart
+        key, chart = figure_style.file_name(overlay.metric.replace("/", "_")), overlay.chart
         figure = figures.curves(overlay.lines, y_label=chart.y_label)
         figure_style.save(figure, directory / "figures" / key)
         charts.append(page.chart(figure, key, overlay.title))

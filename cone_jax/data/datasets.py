@@ -37,6 +37,11 @@ def open_dataset(data: ConfigDict) -> Dataset:
         raise UserError(
             f"data.test_split ({data.test_split!r}) has classes that train lacks: {unknown[:5]}"
         )
+    for name in dataset.class_names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:  # how Python shows bytes that are no UTF-8
+            raise UserError(f"data: the class name {name!r} is no UTF-8 text; rename it") from error
     if data.num_classes not in (0, dataset.num_classes):
         raise UserError(
             f"data.num_classes ({data.num_classes}) must be {dataset.num_classes}, "

@@ -92,6 +92,8 @@ def _convert(builder: "DatasetBuilder", report: Callable[[str], None]) -> None:
             targets = sorted(template.sharded_filepaths(split.num_shards))
             shards = zip(sorted(split.filepaths), targets, split.shard_lengths, strict=True)
             for old, new, length in shards:
+                if Path(new).parent != folder:
+                    raise UserError(f"{folder}: its dataset_info.json names {new}, outside of it")
                 if not new.exists():
                     records = tfrecord.read_records(Path(old))
                     array_record_file.write(Path(new), records, length, compress=True)

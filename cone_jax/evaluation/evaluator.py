@@ -105,7 +105,8 @@ class Evaluator(abc.ABC):
         every = self.every_epochs
         if every is not None and not (isinstance(every, int | float) and every >= 0):
             raise ValueError(f"every_epochs must be a number of at least 0, not {every!r}")
-        if not re.fullmatch(r"(\w[\w.-]*)?", str(self.name)):
+        # It becomes the name of a directory.
+        if not (isinstance(self.name, str) and re.fullmatch(r"(\w[\w.-]*)?", self.name)):
             raise ValueError(f"name must be a word, not {self.name!r}")
         if self.prefix in ("train", "time"):
             raise ValueError(f"name must be given, since {self.prefix}/... come from training")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from importlib import metadata as distributions
 from pathlib import Path
@@ -45,6 +46,8 @@ def read(directory: Path) -> tuple[dict[str, Any], ModelSpec, ExportMetadata]:
     """Everything in the description, and the two parts of it that have a type."""
     try:
         content = json.loads((directory / FILE).read_text())
+        if not re.fullmatch(r"\w[\w.-]*", content["file"]):
+            raise ValueError(f"file {content['file']!r} is not beside it")
         spec = ModelSpec.from_dict(content["model"])
         fields: dict[str, Any] = {
             field.name: content[field.name] for field in dataclasses.fields(ExportMetadata)

@@ -60,6 +60,8 @@ class Sweep:
 
     def __post_init__(self) -> None:
         places = [cell_name(cell) for cell in self.cells]
+        if not {"", ".", ".."}.isdisjoint(places):  # directories below the sweep's
+            raise UserError(f"sweep {self.title!r} has a cell without letters or digits; name it")
         twice = [place for place in places if places.count(place) > 1]
         if twice:
             raise UserError(f"sweep {self.title!r} has two cells {twice[0]!r}; name them apart")

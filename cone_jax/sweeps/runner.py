@@ -130,6 +130,7 @@ class _Children:
         root = str(Path(cone_jax.__file__).parent.parent)
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         log = run.directory / LOG_FILE
+        log.unlink(missing_ok=True)  # it might be a link
         with log.open("w") as file:
             with self._lock:
                 if self._stopped:

@@ -28,7 +28,8 @@ def main(directory: Path) -> int:
 
     logging.getLogger("absl").setLevel(logging.WARNING)
     try:
-        metrics = training.train(workdir.load_config(directory), directory, Console(width=120))
+        console = Console(width=120, markup=False)
+        metrics = training.train(workdir.load_config(directory), directory, console)
     except (UserError, TrainingFailed, Interrupted) as error:
         print(error)
         return 1

@@ -1,6 +1,7 @@
 """Training from a config to a finished run in a directory."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ from cone_jax.wandb_mirror import WandbMirror
 Watch = Callable[[Run, int, TrainState, MetricWriter], None]
 
 
+@distributed.lost_processes_explained()
 def train(
     config: ConfigDict,
     directory: Path | str,
@@ -47,10 +49,12 @@ def train(
     directory = Path(directory).expanduser().absolute()
     primary = distributed.is_primary()
     console = (console or Console()) if primary else Console(quiet=True)
+    # Names of files may look like Rich's markup.
+    say = functools.partial(console.print, soft_wrap=True, highlight=False, markup=False)
     run = Run.open(config)
     wandb_mirror.check(config)
     if config.init_from and not workdir.has_checkpoints(directory):
-        initial_weights.check(run, console.print)
+        initial_weights.check(run, say)
     if primary:
         with disk_errors.explained(directory):
             workdir.claim(directory, config)
@@ -59,16 +63,15 @@ def train(
     keep, best_metric = config.checkpoint.keep, config.checkpoint.best_metric
     with (
         disk_errors.explained(directory),
-        distributed.lost_processes_explained(),
         Checkpoints(directory, keep=keep, best_metric=best_metric) as checkpoints,
     ):
-        start = _resume(run, directory, checkpoints, console.print)
+        start = _resume(run, directory, checkpoints, say)
         first_step = int(start.state.step)
         if first_step < run.total_steps:
             overview = parameter_overview.get_parameter_overview(
                 start.state.params, include_stats=False, max_lines=40
             )
-            console.print(overview, soft_wrap=True, highlight=False, markup=False)
+            say(overview)
             with (
                 _open_writer(config, directory, first_step) as writer,
                 Interruption() as interruption,
@@ -80,8 +83,7 @@ def train(
                             stage, start, checkpoints, writer, interruption, console, watch
                         )
         else:
-            line = f"{directory} is finished; another --workdir starts a new run"
-            console.print(line, soft_wrap=True)
+            say(f"{directory} is finished; another --workdir starts a new run")
     distributed.barrier("everything is written")
     return latest_values(directory / METRICS_FILE)
 
@@ -106,7 +108,7 @@ def _run_stage(
     first_step = int(start.state.step)
     if first_step == stage.first_step > 0:
         start = start._replace(state=stage.take_over(start.state))
-    console.print(_headline(stage, first_step), soft_wrap=True, highlight=False)
+    console.print(_headline(stage, first_step), soft_wrap=True, highlight=False, markup=False)
     display = ProgressDisplay(
         console,
         total_steps=stage.last_step,

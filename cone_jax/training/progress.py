@@ -95,7 +95,7 @@ class ProgressDisplay:
 
     def say(self, line: str) -> None:
         """Prints a line above the bar."""
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def _epoch(self, step: int) -> str:
         total = -(-(self._total_steps - self._epoch_zero) // self._steps_per_epoch)

@@ -73,6 +73,20 @@ def test_a_conversion_that_fails_changes_nothing_and_can_be_repeated(tfrecord_di
     assert records(tfrecord_dir) == records(birds_dir)
 
 
+def test_a_data_set_that_names_files_elsewhere_is_refused(tfrecord_dir):
+    info = tfrecord_dir / "tiny_birds/1.2.0/dataset_info.json"
+    content = json.loads(info.read_text())
+    for split in content["splits"]:
+        split["filepathTemplate"] = "../../../{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    info.write_text(json.dumps(content))
+    for file in tfrecord_dir.rglob("*.tfrecord-*"):
+        file.rename(tfrecord_dir.parent / file.name)
+    before = sorted(tfrecord_dir.parent.rglob("*"))
+    with pytest.raises(UserError, match="outside of it"):
+        preparation.prepare("tiny_birds", str(tfrecord_dir), report=lambda line: None)
+    assert sorted(tfrecord_dir.parent.rglob("*")) == before
+
+
 def test_other_formats_are_refused(tfrecord_dir):
     info = tfrecord_dir / "tiny_birds/1.2.0/dataset_info.json"
     info.write_text(info.read_text().replace('"tfrecord"', '"riegeli"'))

@@ -1,7 +1,8 @@
 """One process of a run, for test_processes.py: python process_driver.py WORKDIR ID COUNT PORT STOP.
 
 With STOP > 0 this process sends itself SIGTERM while it takes its STOPth step, with STOP < 0
-SIGKILL while it takes its -STOPth, once the checkpoint of step 4 is there.
+SIGKILL while it takes its -STOPth, once the checkpoint of step 4 is there. When it begins an
+evaluation, it leaves a file `evaluating` in WORKDIR.
 """
 
 import os
@@ -17,12 +18,11 @@ runtime.use_fast_cpu_convolutions()
 from cone_jax import distributed, training
 from cone_jax.command_line import load_recipe
 from cone_jax.errors import Interrupted, TrainingFailed
+from cone_jax.evaluation.accuracy import Classification
 from cone_jax.training import loop
 
 
 def main(workdir: str, process: str, count: str, port: str, stop: str) -> None:
-    if int(count) > 1:
-        distributed.initialize(f"127.0.0.1:{port}", count, process)
     config = load_recipe("configs/digits.py").unlock()
     config.steps, config.batch_size, config.log_every = 12, 32, 1
     config.model.options.width = 4
@@ -43,8 +43,16 @@ def main(workdir: str, process: str, count: str, port: str, stop: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return real_step(state, batch)
 
-    loop.train_step = step
+    real_evaluate = Classification.evaluate
+
+    def evaluate(*arguments):
+        Path(workdir, "evaluating").touch()
+        return real_evaluate(*arguments)
+
+    loop.train_step, Classification.evaluate = step, evaluate
     try:
+        if int(count) > 1:
+            distributed.initialize(f"127.0.0.1:{port}", count, process)
         training.train(config, workdir)
     except Interrupted as interrupted:
         print(f"interrupted at {interrupted.step}", flush=True)

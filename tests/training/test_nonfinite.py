@@ -72,6 +72,7 @@ def test_stop_names_step_records_and_last_good_checkpoint(config, tmp_path, pois
 
     [bad] = read_records(tmp_path / BAD_BATCHES_FILE)
     assert (bad["step"], bad["action"], bad["records"]) == (8, "stop", seen[8])
+    assert Run.open(config).host_batch(8)["id"].tolist() == bad["records"]
     # Strict JSON, which knows no NaN.
     json.loads((tmp_path / METRICS_FILE).read_text().splitlines()[-1], parse_constant=pytest.fail)
     assert [record["step"] for record in read_records(tmp_path / METRICS_FILE)] == [4, 6]

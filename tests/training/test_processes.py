@@ -93,26 +93,32 @@ def test_two_processes_equal_one_and_one_goes_on_after_two(tmp_path, records):
     assert_equal_records(read_records(tmp_path / "two" / METRICS_FILE), records)
 
 
-def test_when_one_process_is_killed_the_other_ends_and_the_run_can_go_on(tmp_path, records):
-    killed, other = reversed(start_processes(tmp_path, count=2, devices=2, stop=(0, -6)))
-    killed.communicate(timeout=280)
-    assert killed.returncode == -signal.SIGKILL
+# Process 0 is also the one that the others meet at; its loss makes JAX abort them.
+@pytest.mark.parametrize(("killed", "count_after"), [(0, 1), (1, 2)])
+def test_when_one_process_is_killed_the_other_ends_and_the_run_can_go_on(
+    tmp_path, records, killed, count_after
+):
+    stop = (-6, 0) if killed == 0 else (0, -6)
+    processes = start_processes(tmp_path, count=2, devices=2, stop=stop)
+    other = processes[1 - killed]
+    _, errors = processes[killed].communicate(timeout=280)
+    assert processes[killed].returncode == -signal.SIGKILL, errors
     began = time.monotonic()
     _, errors = other.communicate(timeout=120)
     assert time.monotonic() - began < 60
-    assert other.returncode == 1
+    assert other.returncode == 1, errors
     assert "failed: another process of the run has ended" in errors
 
     assert (tmp_path / "checkpoints" / "4").is_dir()
-    [output] = run_processes(tmp_path, count=1, devices=4)
+    output, *_ = run_processes(tmp_path, count=count_after, devices=4 // count_after)
     assert "from step 4" in output
     assert_equal_records(read_records(tmp_path / METRICS_FILE), records)
 
 
 def test_killed_again_and_again_equals_left_alone(tmp_path, left_alone):
-    """By SIGKILL: before the first step is compiled, and while checkpoints are being written."""
+    """By SIGKILL: before the first step is compiled, in a checkpoint write, in an evaluation."""
     kills = 0
-    for moment in ("config.json", "checkpoints/*tmp*", "checkpoints/*tmp*"):
+    for moment in ("config.json", "checkpoints/*tmp*", "evaluating"):
         [process] = start_processes(tmp_path, count=1, devices=4)
         while process.poll() is None and not any(tmp_path.glob(moment)):
             time.sleep(0.002)
@@ -128,6 +134,18 @@ def test_killed_again_and_again_equals_left_alone(tmp_path, left_alone):
     for leaf, expected in zip(leaves, expected_leaves, strict=True):
         np.testing.assert_array_equal(leaf, expected)
     assert not any(tmp_path.glob("checkpoints/*tmp*"))
+
+
+def test_an_abort_by_a_thread_of_jax_leaves_time_to_tell_the_error():
+    program = (
+        "import ctypes, os, threading, time\n"
+        "from cone_jax import distributed\n"
+        "distributed._delay_aborts()\n"
+        "threading.Thread(target=ctypes.CDLL(None).abort).start()\n"
+        "time.sleep(1)\n"
+        "os._exit(1)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 1
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def find(name: str, path: str) -> "DatasetBuilder | None":
     """What reads the prepared data set `name`, in whatever format; None where there is none."""
     from tensorflow_datasets.core import read_only_builder, registered
 
-    if not re.fullmatch(r"\w+(/[\w.\-]+)?(:[\d.*]+)?", name):
+    if not re.fullmatch(r"\w+(/\w[\w.\-]*)?(:[\d.*]+)?", name):
         raise UserError(f"data.name ({name!r}) must be a TFDS name: name[/config][:version]")
     try:
         return read_only_builder.builder_from_files(name, data_dir=data_dir(path))
