@@ -5,7 +5,8 @@
 The PyTorch side does what the released code does, the plain way: two copies of the network in
 train mode, `channels_last`, EMA parameter by parameter, similarities with a clone of the bank,
 `topk`, softmax over all rows, `kl_div`, SGD with momentum, rows copied into the bank. Both sides
-use all cores and float32. The networks are compared in tests/models; here only time is.
+use all cores, float32 and, since they share a process, the same memory allocation. The networks are
+compared in tests/models; here only time is.
 """
 
 import argparse
@@ -24,6 +25,8 @@ import torch.nn.functional as F
 import torch_reference
 import train_step
 from torch import nn
+
+from cone_jax import runtime
 
 CPU_THREADS = len(os.sched_getaffinity(0))
 DEPTHS = {"resnet18": ((2, 2, 2, 2), False), "resnet50": ((3, 4, 6, 3), True)}
@@ -123,6 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     train_step.add_arguments(parser, batch=128)
     arguments = parser.parse_args()
+    runtime.use_huge_pages()  # as main.py does
     torch.set_num_threads(CPU_THREADS)  # the reference models ask for one
     torch.manual_seed(0)
     ours = train_step.steps(arguments)

@@ -224,6 +224,7 @@ def main() -> None:
     parser.add_argument("--no-steps", action="store_true", help="measure the bank alone")
     parser.add_argument("--no-start", action="store_true", help="leave out the start-up times")
     arguments = parser.parse_args()
+    runtime.use_huge_pages()  # as main.py does
     print(
         f"{arguments.model} ({arguments.stem} stem, width {arguments.width}), batch "
         f"{arguments.batch}, bank {arguments.bank}, {arguments.neighbours} neighbours, "

@@ -2,9 +2,11 @@
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import signal
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
@@ -92,10 +94,39 @@ def in_cluster(environment: Mapping[str, str]) -> bool:
     True
     >>> in_cluster({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"})  # one task, all its GPUs
     False
+
+    On GKE a TPU slice lists its hosts in the environment, and the pods of an indexed job have
+    an index; a Cloud TPU VM has to ask, and JAX's import has left a mark that it is one.
     """
-    tasks = (environment.get(name, "1") for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
-    hosts = environment.get("TPU_WORKER_HOSTNAMES", "")
-    return any(count not in ("", "1") for count in tasks) or "," in hosts
+    counts = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "MEGASCALE_NUM_SLICES")
+    if any(environment.get(name, "1") not in ("", "1") for name in counts):
+        return True
+    lists = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
+    if any("," in environment.get(name, "") for name in lists):
+        return True
+    if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
+        if importlib.util.find_spec("kubernetes") is None:
+            raise UserError(
+                "JOB_COMPLETION_INDEX makes this a pod of an indexed job, whose other pods JAX "
+                "finds with the package kubernetes: install jax[k8s], or give --coordinator"
+            )
+        return True
+    on_tpu = environment.get("TPU_ML_PLATFORM") == "JAX"
+    return on_tpu and "TPU_SKIP_MDS_QUERY" not in environment and "," in _hosts_of_tpu_slice()
+
+
+def _hosts_of_tpu_slice() -> str:
+    """What the metadata server of a Cloud TPU VM lists, separated by commas."""
+    request = urllib.request.Request(
+        "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
+        "worker-network-endpoints",
+        headers={"Metadata-Flavor": "Google"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return str(answer.read().decode())
+    except OSError:  # a TPU elsewhere
+        return ""
 
 
 def is_primary() -> bool:

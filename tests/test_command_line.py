@@ -1,5 +1,6 @@
 """The command line: what works, and one clear line with exit code 2 for what does not."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -160,3 +161,42 @@ def test_fast_convolutions_never_override_the_user(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
     runtime.use_fast_cpu_convolutions()
     assert runtime.os.environ["XLA_FLAGS"].startswith("--xla_dump_to=x --xla_cpu_experimental")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "user", "expected"),
+    [
+        ("always [madvise] never", None, "glibc.malloc.hugetlb=1"),
+        ("always [madvise] never", "glibc.malloc.perturb=0", "glibc.malloc.perturb=0:glibc.mal"),
+        ("always [madvise] never", "glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+        ("[always] madvise never", None, "None"),
+        ("always madvise [never]", None, "None"),
+    ],
+)
+def test_a_program_starts_again_with_huge_pages_where_the_kernel_wants_to_be_asked(
+    kernel, user, expected, tmp_path
+):
+    setting = tmp_path / "enabled"
+    setting.write_text(kernel)
+    program = (
+        "import os, pathlib, sys; from cone_jax import runtime; "
+        f"runtime.HUGE_PAGES_SETTING = pathlib.Path({str(setting)!r});"
+        "runtime.ACCELERATOR_PACKAGES = (); print('start', flush=True); runtime.use_huge_pages();"
+        "print(os.environ.get('GLIBC_TUNABLES'), sys.argv[1:])"
+    )
+    environment = {name: os.environ[name] for name in os.environ if name != "GLIBC_TUNABLES"}
+    if user is not None:
+        environment["GLIBC_TUNABLES"] = user
+    done = subprocess.run(
+        [sys.executable, "-c", program, "an argument"],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *starts, last = done.stdout.splitlines()
+    changed = expected not in (user, "None")
+    assert len(starts) == 1 + changed
+    assert last.startswith(expected)
+    assert last.endswith("['an argument']")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cone_jax import models
-from cone_jax.models import convolution
+from cone_jax.models import convolution, winograd
 
 # kernel size, input and output channels, groups
 KINDS = {
@@ -77,6 +77,47 @@ def test_bfloat16_sums_are_taken_in_float32(kind):
     exact = float64_convolution(*(np.asarray(a, np.float32) for a in low), padding, groups, 1)
     # One rounding of the result: half a unit in the eighth bit.
     np.testing.assert_allclose(y.astype(np.float32), exact, rtol=2**-8, atol=1e-3)
+
+
+# Whole tiles and cut ones, fewer outputs than inputs and more.
+@pytest.mark.parametrize("shape", [(2, 8, 8, 6, 4), (3, 6, 13, 2, 7)])
+def test_winograd_is_the_same_convolution(shape):
+    batch, height, width, inputs, outputs = shape
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(batch, height, width, inputs)).astype(np.float32)
+    kernel = rng.normal(size=(3, 3, inputs, outputs)).astype(np.float32)
+    padding = ((1, 1), (1, 1))
+
+    def by_winograd(x, kernel, *_, **__):
+        return winograd.convolve(x, kernel)
+
+    ours = run(by_winograd, x, kernel, padding, 1, 1)
+    stock = run(convolution.plain, x, kernel, padding, 1, 1)
+    for one, other in zip(ours, stock, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
+    exact = float64_convolution(x, kernel, padding, 1, 1)
+    np.testing.assert_allclose(ours[0], exact, atol=1e-5 * np.abs(exact).max())
+
+
+def test_winograd_is_taken_where_it_pays_only():
+    def taken(*, side=8, batch=8, inputs=128, outputs=128, kernel=3, stride=1, dtype=jnp.float32):
+        x = jax.ShapeDtypeStruct((batch, side, side, inputs), dtype)
+        weights = jax.ShapeDtypeStruct((kernel, kernel, inputs, outputs), dtype)
+        padding = ((kernel // 2,) * 2,) * 2
+        apply = functools.partial(
+            convolution.for_cpu, strides=(stride, stride), padding=padding, feature_group_count=1
+        )
+        return " conv_general_dilated" not in str(jax.make_jaxpr(apply)(x, weights))
+
+    assert taken()
+    assert taken(side=7)
+    assert not taken(side=5)  # three fifths of its tiles would be padding
+    assert not taken(batch=7)  # too few tiles
+    assert not taken(inputs=64)
+    assert not taken(outputs=64)
+    assert not taken(kernel=5)
+    assert not taken(stride=2)
+    assert not taken(dtype=jnp.bfloat16)  # its transforms would round too much away
 
 
 def test_a_cpu_gets_its_own_forms_and_a_plain_network_none():

@@ -3,12 +3,14 @@
 And one that is killed again and again equals one that is left alone.
 """
 
+import importlib.machinery
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import jax
@@ -155,3 +157,31 @@ def test_an_abort_by_a_thread_of_jax_leaves_time_to_tell_the_error():
 def test_incomplete_flags_are_refused(count, process, words):
     with pytest.raises(UserError, match=words):
         distributed.initialize("127.0.0.1:1", count, process)
+
+
+@pytest.mark.parametrize(
+    ("environment", "several"),
+    [
+        ({}, False),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0"}, True),  # a slice on GKE
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, False),
+        ({"TPU_PROCESS_ADDRESSES": "a:8476,b:8476"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),  # a pod by itself
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),
+        ({"TPU_ML_PLATFORM": "JAX"}, True),  # a Cloud TPU VM
+        ({"TPU_ML_PLATFORM": "JAX", "TPU_SKIP_MDS_QUERY": "1"}, False),
+    ],
+)
+def test_launchers_are_recognised_by_their_environment(environment, several, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kubernetes", types.ModuleType("kubernetes"))
+    sys.modules["kubernetes"].__spec__ = importlib.machinery.ModuleSpec("kubernetes", None)
+    monkeypatch.setattr(distributed, "_hosts_of_tpu_slice", lambda: "10.0.0.2,10.0.0.3")
+    assert distributed.in_cluster(environment) is several
+
+
+def test_a_pod_without_the_package_that_finds_the_others_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(UserError, match=r"jax\[k8s\]"):
+        distributed.in_cluster({"KUBERNETES_SERVICE_HOST": "h", "JOB_COMPLETION_INDEX": "1"})
