@@ -3,6 +3,7 @@
 import logging
 import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 
 from cone_jax import runtime
@@ -42,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
         )
         quiet = not distributed.is_primary()
         # Without markup: names of files and classes may look like it.
-        mode.run(arguments, Console(highlight=False, quiet=quiet, markup=False))
+        with distributed.lost_processes_explained():
+            mode.run(arguments, Console(highlight=False, quiet=quiet, markup=False))
     except UserError as error:
         errors.print(f"error: {error}")
         return 2
@@ -64,4 +66,9 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         # Names of files may be no text in any encoding.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    distributed.leave(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+    except Exception:  # a bug, told as ever; but Python's own end would wait for other processes
+        traceback.print_exc()
+        code = 1
+    distributed.leave(code)

@@ -92,10 +92,11 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *rest: object
+    ) -> None:
         # Closing waits for all processes, and after such an error some may be gone.
-        deserted = kind is not None and issubclass(kind, jax.errors.JaxRuntimeError)
-        if not (deserted and jax.process_count() > 1):
+        if not distributed.is_desertion(error):
             self._manager.close()
 
     def save(

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import re
 import signal
 import sys
 import urllib.request
@@ -145,14 +146,25 @@ def lost_processes_explained() -> Iterator[None]:
     """Turns the error of a collective that another process has deserted into `TrainingFailed`."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        if not is_desertion(error):
             raise
         cause = str(error).splitlines()[0]
         raise TrainingFailed(
             f"another process of the run has ended or does not answer ({cause}); start all of "
             "them again with the same flags"
         ) from error
+
+
+def is_desertion(error: BaseException | None) -> bool:
+    """Whether a collective has failed, most likely because another process has gone.
+
+    A small program raises a ValueError where a larger one raises a JaxRuntimeError.
+    """
+    known = isinstance(error, jax.errors.JaxRuntimeError) or (
+        isinstance(error, ValueError) and re.match(r"[A-Z_]+: .*Gloo", str(error)) is not None
+    )
+    return known and jax.process_count() > 1
 
 
 def leave(code: int) -> NoReturn:

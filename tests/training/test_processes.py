@@ -138,6 +138,33 @@ def test_killed_again_and_again_equals_left_alone(tmp_path, left_alone):
     assert not any(tmp_path.glob("checkpoints/*tmp*"))
 
 
+def test_an_unexpected_error_in_one_process_ends_both():
+    program = (
+        "import runpy\n"
+        "from cone_jax import distributed, modes\n"
+        "def run(arguments, console):\n"
+        "    if arguments.flags['process_id'] == '1':\n"
+        "        raise RuntimeError('a bug')\n"
+        "    distributed.barrier('where the other never comes')\n"
+        "modes.MODES['train'] = modes.MODES['train']._replace(run=run)\n"
+        "runpy.run_path('main.py', run_name='__main__')\n"
+    )
+    flags = [f"--coordinator=127.0.0.1:{portpicker.pick_unused_port()}", "--num_processes=2"]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, *flags, f"--process_id={index}"],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [1, 1]
+    assert "failed: another process of the run has ended" in errors[0]
+    assert "RuntimeError: a bug" in errors[1]
+
+
 def test_an_abort_by_a_thread_of_jax_leaves_time_to_tell_the_error():
     program = (
         "import ctypes, os, threading, time\n"
