@@ -1,5 +1,7 @@
 """The overview adds up, and an allocation that fails is explained."""
 
+import gzip
+import json
 import re
 
 import jax
@@ -8,6 +10,8 @@ import pytest
 
 from cone_jax import training
 from cone_jax.errors import TrainingFailed
+from cone_jax.evaluation import classification
+from cone_jax.metric_writers import METRICS_FILE, read_records
 from cone_jax.training import loop, memory
 from cone_jax.training.run import Run
 
@@ -61,6 +65,24 @@ def test_steps_are_traced(separable_config, tmp_path):
     separable_config.profile_steps = (2, 3)
     metrics = training.train(separable_config, tmp_path)
     assert np.isfinite(metrics["train/loss"])
-    files = [path.name for path in (tmp_path / "profile").rglob("*") if path.is_file()]
-    assert any(name.endswith(".xplane.pb") for name in files)
-    assert "perfetto_trace.json.gz" in files
+    (for_tensorboard,) = (tmp_path / "profile").rglob("*.xplane.pb")
+    assert for_tensorboard.stat().st_size > 0
+    (for_perfetto,) = (tmp_path / "profile").rglob("perfetto_trace.json.gz")
+    events = json.loads(gzip.decompress(for_perfetto.read_bytes()))["traceEvents"]
+    spans = {event["name"] for event in events if event.get("ph") == "X" and event["dur"] >= 0}
+    assert any("train_step" in name for name in spans)
+
+
+def test_nothing_is_compiled_again_for_an_evaluation_or_a_last_batch(separable_config, tmp_path):
+    separable_config.seed = 4321  # a config of its own, so that nothing is compiled yet
+    separable_config.steps = 24
+    separable_config.data.last_batch = "carry"
+    separable_config.batch_size = 24  # of 64 images: the third batch reaches into the next epoch
+    separable_config.evaluation.every_epochs = 2.0
+    separable_config.evaluation.batch_size = 24  # of 32: the second is not full
+    steps, examinations = training.train_step._cache_size(), classification._examine._cache_size()
+    training.train(separable_config, tmp_path)
+    records = read_records(tmp_path / METRICS_FILE)
+    assert sum("test/top1" in record for record in records) >= 3
+    assert training.train_step._cache_size() == steps + 1
+    assert classification._examine._cache_size() == examinations + 1
