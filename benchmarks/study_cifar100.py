@@ -289,4 +289,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    runtime.use_huge_pages()  # as main.py does
     main()

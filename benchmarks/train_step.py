@@ -108,70 +108,78 @@ def steps(arguments: argparse.Namespace) -> dict[str, Callable[[], object]]:
     }
 
 
-def bank_programs(arguments: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    """CoNe's bank, without a network, in several forms."""
-    dim, classes, batch = 256, arguments.classes, arguments.batch
-    rng = np.random.default_rng(0)
-    z = losses.normalise(jnp.asarray(rng.normal(size=(batch, dim)), jnp.float32))
-    labels = jnp.asarray(rng.integers(0, classes, batch), jnp.int32)
-    logits = jnp.asarray(rng.normal(size=(batch, classes)), jnp.float32)
-    kernel = jnp.asarray(rng.normal(size=(dim, classes)), jnp.float32) * 0.1
+class BankWork:
+    """What CoNe does with its bank in a step, without a network."""
 
-    def full_bank(**options: object) -> memory_bank.MemoryBank:
-        bank = memory_bank.init(arguments.bank, dim, **options)  # type: ignore[arg-type]
+    def __init__(self, arguments: argparse.Namespace, dim: int = 256) -> None:
+        rng = np.random.default_rng(0)
+        batch, classes = arguments.batch, arguments.classes
+        self.rows, self.neighbours, self.classes = arguments.bank, arguments.neighbours, classes
+        self.z = losses.normalise(jnp.asarray(rng.normal(size=(batch, dim)), jnp.float32))
+        self.labels = jnp.asarray(rng.integers(0, classes, batch), jnp.int32)
+        self.logits = jnp.asarray(rng.normal(size=(batch, classes)), jnp.float32)
+        self.kernel = jnp.asarray(rng.normal(size=(dim, classes)), jnp.float32) * 0.1
+
+    def full_bank(self, **options: object) -> memory_bank.MemoryBank:
+        bank = memory_bank.init(self.rows, self.z.shape[1], **options)  # type: ignore[arg-type]
         noise = jax.random.normal(jax.random.key(0), bank.features.shape)
         return bank.replace(
             features=losses.normalise(noise),
-            labels=jnp.arange(arguments.bank) % classes,
-            filled=jnp.asarray(arguments.bank),
+            labels=jnp.arange(self.rows) % self.classes,
+            filled=jnp.asarray(self.rows),
         )
 
-    def work(bank: memory_bank.MemoryBank, z: jax.Array, logits: jax.Array) -> tuple:
-        def loss(z: jax.Array, logits: jax.Array) -> jax.Array:
-            near = memory_bank.neighbours(bank, z, arguments.neighbours)
-            positive = near.labels == labels[:, None]
-            contrast = losses.sup_in(near.similarity, positive, temperature=0.1)
-            target = memory_bank.soft_labels(
-                bank,
-                jax.lax.stop_gradient(z),
-                temperature=0.07,
-                classify=lambda embedding: jax.nn.softmax(embedding @ kernel),
-            )
-            return jnp.mean(contrast + losses.distributional_consistency(target, logits))
+    def loss(self, bank: memory_bank.MemoryBank, z: jax.Array, logits: jax.Array) -> jax.Array:
+        near = memory_bank.neighbours(bank, z, self.neighbours)
+        positive = near.labels == self.labels[:, None]
+        contrast = losses.sup_in(near.similarity, positive, temperature=0.1)
+        target = memory_bank.soft_labels(
+            bank,
+            jax.lax.stop_gradient(z),
+            temperature=0.07,
+            classify=lambda embedding: jax.nn.softmax(embedding @ self.kernel),
+        )
+        return jnp.mean(contrast + losses.distributional_consistency(target, logits))
 
-        value, gradient = jax.value_and_grad(loss, argnums=(0, 1))(z, logits)
+    def __call__(self, bank: memory_bank.MemoryBank, z: jax.Array, logits: jax.Array) -> tuple:
+        """Looks up, differentiates, enqueues."""
+        value, gradient = jax.value_and_grad(self.loss, argnums=(1, 2))(bank, z, logits)
         finite = jnp.isfinite(value) & jnp.isfinite(jnp.sum(gradient[0]))
         probs = None if bank.probs is None else jax.nn.softmax(logits)
-        norms = None if bank.norms is None else jnp.ones(batch)
-        bank = memory_bank.enqueue(bank, z, labels, probs, norms=norms, when=finite)
-        return bank, gradient
+        norms = None if bank.norms is None else jnp.ones(len(z))
+        return memory_bank.enqueue(bank, z, self.labels, probs, norms=norms, when=finite), gradient
 
-    def program(bank: memory_bank.MemoryBank, *patches: mock._patch) -> Callable[[], object]:
+    def program(self, bank: memory_bank.MemoryBank, *patches: mock._patch) -> Callable[[], object]:
+        """Compiled with the patches in force."""
         for patch in patches:
             patch.start()
         # A function of its own: JAX would not trace the same one again for a patch.
-        fresh = jax.jit(lambda *inputs: work(*inputs), donate_argnums=0)
-        compiled = fresh.lower(bank, z, logits).compile()
+        fresh = jax.jit(lambda *inputs: self(*inputs), donate_argnums=0)
+        compiled = fresh.lower(bank, self.z, self.logits).compile()
         for patch in patches:
             patch.stop()
         box = [bank]
 
         def run() -> object:
-            box[0], gradient = compiled(box[0], z, logits)
+            box[0], gradient = compiled(box[0], self.z, self.logits)
             return gradient
 
         return run
 
+
+def bank_programs(arguments: argparse.Namespace) -> dict[str, Callable[[], object]]:
+    """CoNe's bank in several forms."""
+    work = BankWork(arguments)
+    whole, blocks = {"num_classes": work.classes}, 4096 * arguments.batch
     return {
-        "bank": program(full_bank(num_classes=classes)),
-        "bank, lax.top_k": program(
-            full_bank(num_classes=classes), mock.patch.object(selection, "WIDE", 2**31)
+        "bank": work.program(work.full_bank(**whole)),
+        "bank, lax.top_k": work.program(
+            work.full_bank(**whole), mock.patch.object(selection, "WIDE", 2**31)
         ),
-        "bank, blocks of 4,096 rows": program(
-            full_bank(num_classes=classes),
-            mock.patch.object(lookup, "MOST_WEIGHTS", 4096 * arguments.batch),
+        "bank, blocks of 4,096 rows": work.program(
+            work.full_bank(**whole), mock.patch.object(lookup, "MOST_WEIGHTS", blocks)
         ),
-        "bank, recomputed": program(full_bank(num_classes=0, keep_norms=True)),
+        "bank, recomputed": work.program(work.full_bank(num_classes=0, keep_norms=True)),
     }
 
 

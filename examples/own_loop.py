@@ -44,7 +44,7 @@ def loss_fn(params, images, labels, key, bank):
     return jnp.mean(losses.cross_entropy(logits, labels) + extra)
 
 
-@functools.partial(jax.jit, donate_argnums=0)  # the bank is updated in place
+@functools.partial(jax.jit, donate_argnums=0)  # the old state is not needed again
 def step(state, images, labels):
     params, ema_params, opt_state, bank = state
     ema_params = momentum.update(ema_params, params, 0.99)
