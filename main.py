@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 from cone_jax import runtime
 
-if __name__ == "__main__":
-    runtime.use_huge_pages()
 # JAX reads these settings when it is first imported.
+runtime.keep_freed_memory()
 runtime.use_fast_cpu_convolutions()
 runtime.use_compilation_cache()
 

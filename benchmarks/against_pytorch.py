@@ -26,8 +26,6 @@ import torch_reference
 import train_step
 from torch import nn
 
-from cone_jax import runtime
-
 CPU_THREADS = len(os.sched_getaffinity(0))
 DEPTHS = {"resnet18": ((2, 2, 2, 2), False), "resnet50": ((3, 4, 6, 3), True)}
 
@@ -126,7 +124,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     train_step.add_arguments(parser, batch=128)
     arguments = parser.parse_args()
-    runtime.use_huge_pages()  # as main.py does
     torch.set_num_threads(CPU_THREADS)  # the reference models ask for one
     torch.manual_seed(0)
     ours = train_step.steps(arguments)

@@ -25,7 +25,6 @@ import torch
 import train_step
 from torch import nn
 
-from cone_jax import runtime
 from cone_jax.models.layers import Layers
 
 Programs = dict[str, Callable[[], object]]
@@ -224,7 +223,6 @@ def main() -> None:
     train_step.add_arguments(parser, batch=128)
     parser.add_argument("--processor-time", action="store_true", help="instead of the clock's")
     arguments = parser.parse_args()
-    runtime.use_huge_pages()
     torch.set_num_threads(against_pytorch.CPU_THREADS)  # the reference models ask for one
     wall = not arguments.processor_time
     print(

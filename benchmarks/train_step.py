@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from cone_jax import runtime
 
+runtime.keep_freed_memory()
 runtime.use_fast_cpu_convolutions()
 
 import interleaved
@@ -232,7 +233,6 @@ def main() -> None:
     parser.add_argument("--no-steps", action="store_true", help="measure the bank alone")
     parser.add_argument("--no-start", action="store_true", help="leave out the start-up times")
     arguments = parser.parse_args()
-    runtime.use_huge_pages()  # as main.py does
     print(
         f"{arguments.model} ({arguments.stem} stem, width {arguments.width}), batch "
         f"{arguments.batch}, bank {arguments.bank}, {arguments.neighbours} neighbours, "

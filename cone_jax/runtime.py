@@ -1,5 +1,6 @@
 """Settings of the JAX runtime that must be made before its first computation."""
 
+import ctypes
 import importlib.util
 import os
 import sys
@@ -13,8 +14,9 @@ CPU_CONVOLUTION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 CPU_CONVOLUTION_VALUE = "-individual_convolution"
 MEASURED_JAXLIB = "0.10."
 
-HUGE_PAGES_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-HUGE_PAGES_OPTION = "glibc.malloc.hugetlb"
+# Of malloc.h: nothing from mmap, nothing given back, one arena.
+M_MMAP_MAX, M_TRIM_THRESHOLD, M_ARENA_MAX = -4, -1, -8
+MALLOC_OPTIONS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_ARENA_MAX: 1}
 ACCELERATOR_PACKAGES = ("libtpu", "jax_plugins")
 
 
@@ -37,27 +39,21 @@ def use_compilation_cache(directory: Path | None = None) -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(directory))
 
 
-def use_huge_pages() -> None:
-    """Starts this program again with huge pages for large blocks of memory, unless it has them.
+def keep_freed_memory() -> None:
+    """Lets the C library keep memory that is freed, for the next who wants some.
 
-    XLA:CPU takes its temporaries from the system anew in every step. In pages of 4 KiB, where
-    the kernel gives larger ones on request only, fetching them costs a tenth to a fifth of a
-    step. The C library asks for them if told to when a program starts, not later, hence again:
-    same process, same arguments. Without effect where the user has set the option, where the
-    kernel needs no request or refuses it, on other systems than Linux, and where JAX has an
-    accelerator.
+    XLA:CPU takes its temporaries anew in every step. Fetching them from the system page by page,
+    and giving them back, costs up to a fifth of a step. One arena for all threads, since a step
+    may run in another thread than the last. The process then stays as large as it once was.
+    Without effect where the user has set the library's options, where there is another library
+    than glibc, and where JAX has an accelerator.
     """
-    tunables = os.environ.get("GLIBC_TUNABLES", "")
     if any(importlib.util.find_spec(name) for name in ACCELERATOR_PACKAGES):
         return
-    try:
-        on_request = "[madvise]" in HUGE_PAGES_SETTING.read_text()
-    except OSError:
+    chosen = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if chosen or any(name.startswith("MALLOC_") for name in os.environ):
         return
-    if HUGE_PAGES_OPTION in tunables or not on_request:
-        return
-    option = f"{HUGE_PAGES_OPTION}=1"
-    os.environ["GLIBC_TUNABLES"] = f"{tunables}:{option}" if tunables else option
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        for option, value in MALLOC_OPTIONS.items():
+            mallopt(option, value)

@@ -17,6 +17,7 @@ def main(directory: Path) -> int:
     from cone_jax import runtime
 
     # JAX reads these settings when it is first imported.
+    runtime.keep_freed_memory()
     runtime.use_fast_cpu_convolutions()
     runtime.use_compilation_cache()
 
