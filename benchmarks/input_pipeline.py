@@ -295,26 +295,31 @@ def print_stages(source: ImageFolderSource, images: int, rounds: int) -> None:
 
 
 def input_wait(config: ConfigDict, warmup: int, steps: int) -> float:
-    """The share of the training time that the loop spends waiting for a batch."""
+    """The share of the training time in which the devices have nothing to do but wait for a batch.
+
+    The loop fetches a batch while the step before it runs. Only where that step has ended by the
+    time the batch is there did anything wait; then all the time of fetching counts, so this is
+    the most that it can have been.
+    """
     import jax
 
     from cone_jax.training.run import Run
     from cone_jax.training.train_step import train_step
 
     run = Run.open(config)
-    state, previous = run.init_state(), None
+    state, running, waited = run.init_state(), jax.numpy.zeros(()), 0.0
     stream = run.train_stream(0, print)
     for step in range(warmup + steps):
         if step == warmup:  # compilation is over
-            jax.block_until_ready(previous)
+            jax.block_until_ready(running)
             began, waited = time.perf_counter(), 0.0
         before = time.perf_counter()
         batch = next(stream)
-        if step >= warmup:
+        if running.is_ready():
             waited += time.perf_counter() - before
         state, metrics = train_step(state, batch)
-        jax.block_until_ready(previous)
-        previous = metrics["loss"]
+        jax.block_until_ready(running)
+        running = metrics["loss"]
     return waited / (time.perf_counter() - began)
 
 
