@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cone_jax import command_line, training
+
 ROOT = Path(__file__).parent.parent
 TINY = (
     "--config.steps=1",
@@ -41,10 +43,11 @@ def arrays(path, images=None, labels=None, **more):
 
 
 @pytest.fixture(scope="module")
-def world(main, tmp_path_factory):
+def world(tmp_path_factory):
     """Everything that the rows below refer to."""
     root = tmp_path_factory.mktemp("world")
-    assert main([f"--workdir={root / 'run'}", *TINY]) == 0
+    config = command_line.parse([f"--workdir={root / 'run'}", *TINY], {"train": ""}).config
+    training.train(config, root / "run")  # without the report that main makes
     (root / "empty").mkdir()
     (root / "file").write_text("not an image, not a folder\n")
     for name in ("good.png", "notes.txt"):
