@@ -10,8 +10,8 @@ ImageNet stem, so that its convolutions see 8x8 pixels and fewer. Options, joine
     cross_entropy, supcon, paco, nnclr and any other method, in CoNe's place
     underfit        20,000 images, a quarter of the epochs, half the width
 
-Not a recipe of the paper. `benchmarks/study_cifar100.py` compares methods with it, and
-`docs/results/cifar100_small.md` has what came out.
+Not a recipe of the paper. `benchmarks/study_cifar100.py` compares methods with it;
+`docs/results/cifar100_small.md` has what came out so far.
 """
 
 from ml_collections import ConfigDict
