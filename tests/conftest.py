@@ -1,5 +1,6 @@
 """Test set-up: eight virtual CPU devices, and one compilation cache for the whole run."""
 
+import gc
 import importlib.util
 import os
 import tempfile
@@ -32,6 +33,20 @@ import cone_jax.modes  # noqa: F401
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_mappings() -> Iterator[None]:
+    """Lets compiled programs go when there are many.
+
+    Each holds pieces of mapped memory, of which Linux allows a process 65,530; XLA crashes on the
+    next one. A worker comes to that in the course of all tests.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > 20_000:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
