@@ -7,7 +7,7 @@ without it TFDS's own default is used. Options, joined by commas:
 
     100, 10         which of the two; 100 by default
     strong          400 epochs of PaCo's recipe instead of 1000 (CIFAR-100)
-    cross_entropy, and any other method that is not below: in CoNe's place, same recipe
+    cross_entropy, large_margin, and any other method not below: in CoNe's place, same recipe
     key_view        CoNe with PaCo's second view for the key (with strong)
     paper           the paper's text where the code differs
 
@@ -33,8 +33,9 @@ there from other papers, and l_softmax's not from a ResNet-50:
 Design choices, which neither paper nor code settles. strong: the bank (4,096 rows, 32
 neighbours), one view for query and key, a warm-up a step at a time, where PaCo's code goes by
 epochs and overshoots by a tenth in epoch 10. ce_reference: warm-up as in supcon. l_softmax: the
-margin (4), crops and flips, on this ResNet-50. paco: the prior of its long-tail code, uniform
-on a balanced set.
+margin (4), crops and flips, on this ResNet-50. paco, joint_supcon: the two views of PaCo's
+long-tail code, where the balanced script of its successor has the key's for both; of paco the
+prior of that code, uniform on a balanced set.
 """
 
 import functools

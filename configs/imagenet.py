@@ -37,8 +37,11 @@ measured here:
 1,251 steps an epoch of 1,024 images over all devices; the bank takes 0.3 GB on each device.
 Design choices: bfloat16 in the network, where the released code uses float16 with loss scaling;
 in long and timm both views are rows of the batch (queries and keys) and the rate goes by images;
-the strength of randaug, simclr_aug and stacked (`recipes`); in timm smoothing 0.1, the average
-of torchvision's recipe, 350 epochs for every network; the weight of the second loss with_ce, 1.
+the policy of autoaug, the strength of randaug, simclr_aug and stacked (`recipes`); in timm
+smoothing 0.1, the average of torchvision's recipe, 350 epochs for every network; with_ce the weight
+of the second loss, 1, and one view, CoNe's bank and key; of contrastive_view the own key as one
+more anchor; of sup_out the anchors (the nearest, as L_sup_in's), weight and temperature, which the
+paper searched. docs/recipes.md lists the field of each.
 """
 
 import functools

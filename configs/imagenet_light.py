@@ -20,9 +20,10 @@ Top-1 accuracy in the paper (arXiv 2308.10761), not measured here:
 
 The first three numbers of cross-entropy equal public checkpoints'. The paper gives nothing but
 the epochs: everything else is a design choice, namely each network's usual public recipe, the
-same for both losses, with CoNe's bank and head unchanged. So is CoNe on mixed images: its
-contrast counts for both labels by their share, and the bank keeps the larger share's.
-deit_original lacks its authors' repeated augmentation.
+same for both losses, with CoNe's bank and head unchanged; of regnetx_400mf torchvision's, without
+pycls's Nesterov and lighting. So is CoNe on mixed images: its contrast counts for both labels by
+their share, and the bank keeps the larger share's. deit_original lacks its authors' repeated
+augmentation.
 """
 
 from ml_collections import ConfigDict
@@ -64,7 +65,7 @@ def _mobilenet(config: ConfigDict) -> None:
     config.batch_size = 256
     _fixed_rate(config, 0.05)
     config.optimizer.weight_decay = 4e-5
-    config.schedule.warmup_epochs = 0.0
+    _no_warmup(config)
     config.schedule.floor = 0.0
 
 
@@ -76,7 +77,7 @@ def _shufflenet(config: ConfigDict) -> None:
     _fixed_rate(config, 0.5)
     config.optimizer.weight_decay = 4e-5
     config.optimizer.decay_scope = "exclude_1d"
-    config.schedule.warmup_epochs = 0.0
+    _no_warmup(config)
     config.schedule.decay = "linear"
     config.schedule.unit = "step"
     config.schedule.floor = 0.0
@@ -129,6 +130,10 @@ def _smooth(config: ConfigDict) -> None:
     for name in ("cone", "cross_entropy"):
         config.objective[name].label_smoothing = 0.1
         config.objective[name].smoothing_form = "uniform"
+
+
+def _no_warmup(config: ConfigDict) -> None:
+    config.schedule.warmup_epochs = config.schedule.warmup_start = 0.0
 
 
 def _fixed_rate(config: ConfigDict, rate: float) -> None:

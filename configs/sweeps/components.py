@@ -4,8 +4,9 @@
     python main.py --mode=sweep --sweep=configs/sweeps/components.py:digits
 
 A ResNet-50 on ImageNet for 100 epochs in each cell, or a small network on digits. The paper's row
-with L_sup_out is the best of a search over temperature and weight whose grid is not given; here it
-has the recipe's. With `:digits,3seeds` each cell is trained three times.
+with L_sup_out is the best of a search over temperature and weight whose grid is not given, and its
+anchors are not stated; here it has the recipe's (`objective.cone.anchors = bank`: every row). With
+`:digits,3seeds` each cell is trained three times.
 """
 
 from cone_jax.sweeps import Cell, Sweep, paper_sweep

@@ -8,7 +8,7 @@ from cone_jax.data import datasets
 from cone_jax.errors import UserError
 from cone_jax.sharding import make_mesh
 from cone_jax.training import learner
-from configs import cifar, folder, imagenet
+from configs import cifar, folder, imagenet, imagenet_baselines, imagenet_light
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,16 @@ from configs import cifar, folder, imagenet
         (cifar, "100", 48, {0: 0.0, 50: 0.2, 100: 0.4, 550: 0.2002, 999: 4.012e-4}),
         (cifar, "strong", 390, {5: 0.025, 10: 0.05, 320: 0.05, 321: 5e-3, 360: 5e-3, 361: 5e-4}),
         (imagenet, "resnet18", 1251, {0: 0.0, 5: 0.4, 50: 0.2167, 99: 5.093e-4}),
+        (cifar, "10,supcon", 48, {0: 0.01, 10: 0.5, 505: 0.25025}),
+        # 30,000 steps, a tenth of the rate after 5,000 and 7,500.
+        (cifar, "10,l_softmax", 390, {0: 0.1, 12.81: 0.1, 12.83: 0.01, 19.22: 0.01, 19.24: 1e-3}),
+        (imagenet_baselines, "supcon", 208, {6: 4.8, 12: 9.6, 181: 4.8}),
+        (imagenet_baselines, "paco", 5004, {10: 0.04, 205: 0.02, 399: 6.49e-7}),
+        (imagenet_baselines, "rsb_a1", 625, {5: 5e-3, 302.5: 2.5005e-3, 600: 1e-6}),
+        (imagenet_light, "regnetx_400mf", 1251, {0: 0.08, 5: 0.8}),
+        (imagenet_light, "mobilenet_v2", 5004, {0: 0.05, 75: 0.025}),
+        (imagenet_light, "shufflenet_v2", 1251, {0: 0.5, 120: 0.25, 180: 0.125, 240: 0.0}),
+        (imagenet_light, "deit_tiny", 1251, {0: 1e-6, 20: 1e-3, 160: 5.05e-4, 300: 1e-5}),
     ],
 )
 def test_published_learning_rates(recipe, options, steps_per_epoch, rates):
@@ -28,7 +38,8 @@ def test_published_learning_rates(recipe, options, steps_per_epoch, rates):
         mesh=make_mesh(jax.devices()[:1]),
     )
     for epoch, rate in rates.items():
-        assert float(built.learning_rate(epoch * steps_per_epoch)) == pytest.approx(rate, rel=2e-3)
+        step = round(epoch * steps_per_epoch)
+        assert float(built.learning_rate(step)) == pytest.approx(rate, rel=2e-3), epoch
 
 
 @pytest.mark.parametrize(
