@@ -126,16 +126,26 @@ def read_paper(path: Path = PAPER) -> list[PaperRow]:
 
 def facts(config: ConfigDict) -> RunFacts:
     """What a config is in the words of the paper."""
-    name = re.split(r"[/:]", config.data.name)[0]
-    known = config.data.source == "tfds" and config.data.label_key == "label"
     return RunFacts(
-        dataset=DATASETS.get(name, name) if known else f"{config.data.source} {name}".strip(),
+        dataset=dataset_name(config.data),
         methods=method_names(config),
         arch=NETWORKS.get(config.model.name, config.model.name),
         aug=augmentation(config),
         epochs=f"{config.steps} steps" if config.steps else f"{config.epochs:g}",
         config=config,
     )
+
+
+def dataset_name(data: ConfigDict) -> str:
+    """The paper's name for the data set, if it is the whole of it with its own labels."""
+    name = re.split(r"[/:]", data.name)[0]
+    if data.source != "tfds" or data.label_key != "label":
+        return f"{data.source} {name}".strip()
+    paper = DATASETS.get(name, name)
+    # The labels of ImageNet's test part are not public: everyone tests on validation.
+    whole = ("train", "validation" if paper == "ImageNet" else "test")
+    parts = (data.train_split, data.test_split)
+    return paper if parts == whole else f"{paper} ({parts[0]}, tested on {parts[1]})"
 
 
 def method_names(config: ConfigDict) -> frozenset[str]:
