@@ -3,8 +3,8 @@
 A recipe in `configs/` starts from `default()`, changes what it needs and returns the result
 locked, so that a misspelt field is an error. `validate` checks what can be checked without
 data. Defaults follow the released code (preset ``official``); where the paper's text differs,
-`apply_preset(config, "paper")` sets the text's value. The comments marked "design choice" are
-points that neither paper nor code settles.
+`apply_preset(config, "paper")` sets the text's value. The points that neither settles are listed
+with their fields in docs/recipes.md.
 """
 
 import functools
