@@ -246,6 +246,7 @@ def ref_nnclr(o, case):
 METHODS = [
     (CrossEntropy(), ref_cross_entropy),
     (CrossEntropy(label_smoothing=0.2), ref_cross_entropy),
+    (CrossEntropy(label_smoothing=0.3, smoothing_form="uniform"), ref_cross_entropy),
     (Linear(label_smoothing=0.1), ref_cross_entropy),
     (BinaryCrossEntropy(label_smoothing=0.1), ref_binary),
     (BinaryCrossEntropy(target_threshold=0.2, reduction="sum"), ref_binary),
@@ -309,8 +310,10 @@ def test_value_and_gradient_are_the_definitions(objective, reference, case):
 @given(case=situations())
 @settings(deadline=None, max_examples=5)
 def test_mixed_images_have_two_labels(objective, reference, case):
-    loss, _ = value_and_gradients(objective, case, mixed=True)
+    loss, gradients = value_and_gradients(objective, case, mixed=True)
     assert float(loss) == pytest.approx(reference(objective, case, mixed=True), rel=1e-4)
+    expected = finite_differences(lambda c: reference(objective, c, mixed=True), case, "logits")
+    np.testing.assert_allclose(gradients[1], expected, rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,14 @@ def softmax(x):
     return e / e.sum()
 
 
+def smoothed(cone, targets):
+    """Class probabilities with some of each taken to the other classes, or to all."""
+    eps = cone.label_smoothing
+    if cone.smoothing_form == "uniform":
+        return np.array([(1 - eps) * t + eps / C for t in targets])
+    return np.array([(1 - eps) * t + eps / (C - 1) * (1 - t) for t in targets])
+
+
 def contrast_term(cone, anchors, label):
     """Of one row; None when it is dropped."""
     if not anchors:
@@ -96,7 +104,8 @@ def reference(cone, inputs):
         prediction = softmax(np.asarray(inputs.query.logits[i], np.float64))
         masked = active and cone.conf_mask_eps > 0 and prediction.min() <= cone.conf_mask_eps
         if not masked:
-            ce += sum(-share * np.log(prediction[label]) for label, share in shares.items())
+            targets = smoothed(cone, [shares.get(label, 0.0) for label in range(C)])
+            ce -= (targets * np.log(prediction)).sum()
         if not active:
             continue
         anchors = [(features[j] @ z, labels[j]) for j in seen]
@@ -140,6 +149,8 @@ def reference(cone, inputs):
         ({"contrastive_view": "key", "views": "rows"}, {"seed": 12}),
         ({"contrastive_view": "key", "contrast": "sup_out"}, {"seed": 13, "mixed": True}),
         ({"contrastive_view": "key", "wait_for_bank": False}, {"filled": 0, "seed": 14}),
+        ({"label_smoothing": 0.1}, {"seed": 15}),
+        ({"label_smoothing": 0.2, "smoothing_form": "uniform"}, {"seed": 16, "mixed": True}),
     ],
 )
 def test_loss_and_gradient_are_those_of_the_transcription(changes, situation):
@@ -186,9 +197,10 @@ def test_only_cross_entropy_while_waiting():
     assert float(metrics["masked_fraction"]) == 0
 
 
-def test_key_and_bank_are_constants():
+@pytest.mark.parametrize("view", ["none", "key"])
+def test_key_and_bank_are_constants(view):
     inputs = make_inputs()
-    cone = Cone(neighbours=4)
+    cone = Cone(neighbours=4, contrastive_view=view)
     to_bank = jax.grad(
         lambda features: cone(inputs._replace(bank=inputs.bank.replace(features=features)))[0]
     )(inputs.bank.features)
