@@ -43,7 +43,7 @@ def read(path: Path) -> dict[str, Record]:
 
 def append(path: Path, labels: Mapping[str, Any], config: ConfigDict, result: Record) -> None:
     """Adds a finished run."""
-    wanted = ("test/top1", "test/loss", "train/top1", "cpu_seconds")
+    wanted = ("test/top1", "test/loss", "fit/top1", "cpu_seconds")
     record = {
         **labels,
         "fingerprint": fingerprint(config),
@@ -102,7 +102,6 @@ def results_table(final: Mapping[str, Sequence[Record]]) -> str:
         values = list(scores.values())
         spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
         mean_gain, error = gain(scores, base)
-        train = by_seed([r for r in records if "train/top1" in r], "train/top1").values()
         rows.append(
             (
                 method,
@@ -110,10 +109,17 @@ def results_table(final: Mapping[str, Sequence[Record]]) -> str:
                 ", ".join(f"{value:.2f}" for value in values),
                 "" if method == BASELINE else f"{mean_gain:+.2f} ± {error:.2f}",
                 f"{statistics.mean(by_seed(records, 'test/loss').values()):.2f}",
-                f"{statistics.mean(train):.1f}" if train else "",
+                f"{statistics.mean(by_seed(records, 'fit/top1').values()):.1f}",
             )
         )
-    head = ("method", "test top-1, %", "each seed", f"minus {BASELINE}", "test loss", "train top-1")
+    head = (
+        "method",
+        "test top-1, %",
+        "each seed",
+        f"minus {BASELINE}",
+        "test loss",
+        "training images",
+    )
     return markdown_table(head, rows)
 
 

@@ -29,7 +29,7 @@ def parameters(encoder: Encoder, image_size: int) -> int:
 
 def multiply_accumulates(encoder: Encoder, image_size: int) -> int:
     """Of convolutions and matrix products, for one image in evaluation mode."""
-    encoder = build(encoder.spec, plain_convolutions=True)
+    encoder = build(encoder.spec, plain_operations=True)
     image = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
     variables = abstract_variables(encoder, image_size)
     jaxpr = jax.make_jaxpr(lambda v, x: encoder.apply(v, x, train=False))(variables, image)

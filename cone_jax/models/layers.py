@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from cone_jax.models import convolution
+from cone_jax.models import convolution, pooling
 from cone_jax.models.batch_norm import BatchNorm
 
 Initializer = nn.initializers.Initializer
@@ -37,7 +37,7 @@ def uniform_fan_in(fan_in: int) -> Initializer:
 class Layers:
     """Makes the layers of one network: what all of them have in common is said once.
 
-    `plain_convolutions` writes every convolution as XLA's own, for graphs that leave this
+    `plain_operations` writes convolutions and pooling as XLA's own, for graphs that leave this
     machine; otherwise each takes the form that suits the backend.
     """
 
@@ -45,7 +45,7 @@ class Layers:
     train: bool = False
     bn_momentum: float = 0.9
     bn_groups: int = 1
-    plain_convolutions: bool = False
+    plain_operations: bool = False
 
     def training(self, train: bool) -> "Layers":
         """The same layers, in train or evaluation mode."""
@@ -121,13 +121,15 @@ class Layers:
     @property
     def convolve(self) -> Any:
         """The convolution, as `flax.linen.Conv` takes it."""
-        on_cpu = jax.default_backend() == "cpu" and not self.plain_convolutions
-        return convolution.for_cpu if on_cpu else convolution.plain
+        return convolution.for_cpu if self._suit_cpu else convolution.plain
 
+    def max_pool(self, x: jax.Array) -> jax.Array:
+        """3x3 with stride 2, padded by one (with minus infinity)."""
+        return (pooling.max_pool_for_cpu if self._suit_cpu else pooling.plain_max_pool)(x)
 
-def max_pool(x: jax.Array) -> jax.Array:
-    """3x3 with stride 2, padded by one (with minus infinity)."""
-    return nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+    @property
+    def _suit_cpu(self) -> bool:
+        return jax.default_backend() == "cpu" and not self.plain_operations
 
 
 def global_average_pool(x: jax.Array) -> jax.Array:

@@ -78,10 +78,10 @@ def create(
     )
 
 
-def build(spec: ModelSpec, *, plain_convolutions: bool = False) -> Encoder:
+def build(spec: ModelSpec, *, plain_operations: bool = False) -> Encoder:
     """The encoder that `spec` describes.
 
-    `plain_convolutions` forgoes the forms that suit this machine's backend: for counting
+    `plain_operations` forgoes the forms that suit this machine's backend: for counting
     operations, and for graphs that run elsewhere.
     """
     if spec.name not in BACKBONES:
@@ -95,7 +95,7 @@ def build(spec: ModelSpec, *, plain_convolutions: bool = False) -> Encoder:
         dtype=jnp.dtype(spec.dtype),
         bn_momentum=options.pop("bn_momentum", 0.9),
         bn_groups=options.pop("bn_groups", 1),
-        plain_convolutions=plain_convolutions,
+        plain_operations=plain_operations,
     )
     for option in ("dropout", "stochastic_depth"):
         if not 0.0 <= options.get(option, 0.0) < 1.0:

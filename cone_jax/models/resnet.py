@@ -94,7 +94,7 @@ class ResNet(nn.Module):
             x = make.conv(self.width, 3, name="conv1")(x)
         x = nn.relu(make.batch_norm(name="bn1")(x))
         if self.stem == "imagenet":
-            x = layers.max_pool(x)
+            x = make.max_pool(x)
         block = nn.remat(self.block) if self.remat else self.block
         rates = iter(layers.linear_rates(self.stochastic_depth, sum(self.depths)))
         for stage, depth in enumerate(self.depths):

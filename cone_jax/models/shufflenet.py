@@ -91,7 +91,7 @@ class ShuffleNetV2(nn.Module):
         )(x)
         x = nn.relu(make.batch_norm(bias_init=BIAS_INIT, name="stem_bn")(x))
         if self.stem == "imagenet":
-            x = layers.max_pool(x)
+            x = make.max_pool(x)
         unit = nn.remat(Unit) if self.remat else Unit
         for stage, (width, depth) in enumerate(STAGES, start=2):
             for index in range(depth):

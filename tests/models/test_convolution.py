@@ -129,4 +129,4 @@ def test_a_cpu_gets_its_own_forms_and_a_plain_network_none():
         return str(run(variables, image)).count(" conv_general_dilated")
 
     assert primitives() == 1  # the stem
-    assert primitives(plain_convolutions=True) == 52
+    assert primitives(plain_operations=True) == 52
