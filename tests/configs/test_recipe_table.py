@@ -35,7 +35,7 @@ PAPERS = {
 }
 # Recipes of our own, or of another protocol: (options, classes, training images).
 OTHERS = {
-    "cifar_small": (cifar_small, "", 100, 5_000),
+    "cifar_small": (cifar_small, "", 100, 3_000),
     "digits": (digits, "", 10, 1_437),
     "folder": (folder, "", 5, 3_000),
     "transfer": (transfer, "dtd", 47, 3_760),
