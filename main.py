@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -50,6 +51,9 @@ def main(argv: Sequence[str]) -> int:
     except Interrupted as stopped:
         command = shlex.join(["python", "main.py", *argv])
         errors.print(f"{stopped}; continue with: {command}")
+    except KeyboardInterrupt:  # where there is nothing to save
+        errors.print("interrupted")
+        return 128 + signal.SIGINT
     except Failure as error:
         errors.print(f"failed: {error}")
         return 1

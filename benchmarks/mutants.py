@@ -143,6 +143,42 @@ MUTANTS = (
         "lambda path, leaf: leaf.ndim > 1, params",
         "training/test_optimizers.py",
     ),
+    Mutant(
+        "training/interruption.py",
+        "elif now - first > SAME_REQUEST:",
+        "elif now < first:",
+        "training/test_interruption.py",
+    ),
+    Mutant(
+        "training/nonfinite.py",
+        "if not flags.all():",
+        "if not flags.any():",
+        "training/test_nonfinite.py",
+    ),
+    Mutant(
+        "disk_errors.py",
+        "codes = set(map(int, _IN_TEXT.findall(str(error))))",
+        "codes = set[int]()",
+        "training/test_disk_errors.py",
+    ),
+    Mutant(
+        "checkpoint_fit.py",
+        "if there != here and not _differ_in_padding(name, there, here, bank_size):",
+        "if len(there) != len(here):",
+        "training/test_other_checkpoints.py",
+    ),
+    Mutant(
+        "data/decode.py",
+        "if width * height > max_pixels:",
+        "if width > max_pixels or height > max_pixels:",
+        "data/test_decode.py",
+    ),
+    Mutant(
+        "interop/files.py",
+        'content = torch.load(path, map_location="cpu", weights_only=True)',
+        'content = torch.load(path, map_location="cpu", weights_only=False)',
+        "interop/test_files.py",
+    ),
 )
 
 

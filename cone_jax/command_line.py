@@ -1,5 +1,7 @@
 """The command line: flags to arguments, mistakes to one clear line."""
 
+import functools
+import operator
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -77,7 +79,7 @@ def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
             f"--{error.flagname} is no flag; {closest(error.flagname, known)}"
         ) from error
     except flags.Error as error:
-        raise UserError(" ".join(str(error).split())) from error
+        raise UserError(_explain(error, config)) from error
     if unparsed:
         raise UserError(f"argument ({unparsed[0]!r}) is not understood; flags are --name=value")
     if values.mode not in modes:
@@ -154,11 +156,30 @@ def _check_fields(arguments: Sequence[str], config: ConfigDict) -> None:
         match = re.match(r"--?(?:no)?config\.([^=]+)", argument)
         if match is None:
             continue
-        section, path = config, match[1]
+        section, path, field = config, match[1], "config"
         for part in path.split("."):
             if not isinstance(section, ConfigDict):
-                raise UserError(f"--config.{path}: {part!r} is inside a field, not a section")
+                raise UserError(
+                    f"--config.{path}: {field} is a field, not a section; set --{field}=VALUE"
+                )
+            field = f"{field}.{part}"
             if part not in section:
                 cure = closest(part, section.keys())
                 raise UserError(f"--config.{path}: there is no field {part!r}; {cure}")
             section = section[part]
+
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a tuple"}
+
+
+def _explain(error: flags.Error, config: ConfigDict) -> str:
+    """What absl found wrong with a value, by the kind of value that the field takes."""
+    said = " ".join(str(error).split())
+    if match := re.match(r"flag --config\.([\w.]+)=(.*?): ", said):
+        path, given = match.groups()
+        kind = type(functools.reduce(operator.getitem, path.split("."), config))
+        if kind in _KINDS:
+            return f"--config.{path} ({given!r}) must be {_KINDS[kind]}"
+    if match := re.match(r"Missing value for flag (--\S+)", said):
+        return f"{match[1]} has no value; give {match[1]}=VALUE"
+    return said

@@ -104,7 +104,7 @@ def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) 
     if not (path / workdir.CONFIG_FILE).exists():
         raise UserError(
             f"{path} is neither the directory of a run (no {workdir.CONFIG_FILE}) nor an export "
-            f"(no {metadata.FILE})"
+            f"(no {metadata.FILE}); give one of them as --workdir"
         )
     run = trained_run.open_run(path, step)
     logits = exported_model.network_logits(run.encoder, run.variables)
@@ -124,7 +124,7 @@ def find_images(paths: Iterable[Path | str]) -> list[Path]:
         elif path.is_file():
             found.append(path)
         else:
-            raise UserError(f"--images ({path}) does not exist")
+            raise UserError(f"--images ({path}) does not exist; give files or folders")
     return found
 
 

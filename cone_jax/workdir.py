@@ -44,7 +44,9 @@ def claim(workdir: Path, config: ConfigDict) -> None:
                 unfinished.write_text(config.to_json_best_effort(indent=2, sort_keys=True) + "\n")
             return
     except OSError as error:
-        raise UserError(f"workdir ({workdir}) cannot be written: {error.strerror}") from error
+        raise UserError(
+            f"workdir ({workdir}) cannot be written: {error.strerror}; choose another --workdir"
+        ) from error
     earlier, now = flatten(load_config(workdir)), flatten(config)
     for field in sorted(earlier.keys() | now.keys()):
         if field not in FREE_FIELDS and earlier.get(field) != now.get(field):
@@ -91,9 +93,13 @@ def load_config(workdir: Path | str) -> ConfigDict:
             f"workdir ({workdir}) has no {CONFIG_FILE}; is it the directory of a run?"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(
+            f"{path} cannot be read: {error}; restore it, or choose another --workdir"
+        ) from error
     if not isinstance(stored, dict):
-        raise UserError(f"{path} cannot be read: it holds no config")
+        raise UserError(
+            f"{path} cannot be read: it holds no config; restore it, or choose another --workdir"
+        )
     config = config_lib.default()
     _check_kinds(path, _tuples(stored), config)
     with config.ignore_type():

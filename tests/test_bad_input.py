@@ -6,6 +6,8 @@ Wrong configs and flags are in test_command_line.py.
 import json
 import os
 import shutil
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,7 @@ def world(tmp_path_factory):
     config = command_line.parse([f"--workdir={root / 'run'}", *TINY], {"train": ""}).config
     training.train(config, root / "run")  # without the report that main makes
     (root / "empty").mkdir()
+    (root / "configs").symlink_to(ROOT / "configs")
     (root / "file").write_text("not an image, not a folder\n")
     for name in ("good.png", "notes.txt"):
         (root / "mixed").mkdir(exist_ok=True)
@@ -60,6 +63,17 @@ def world(tmp_path_factory):
     for split, classes in (("train", ("owl",)), ("test", ("owl", "tit"))):
         for name in classes:
             picture(root / "strange" / split / name / "a.png")
+    for name in ("owl", "tit"):
+        for index in range(20):
+            damaged = root / "damaged" / name / f"{index}.png"
+            damaged.parent.mkdir(parents=True, exist_ok=True)
+            damaged.write_bytes(b"no picture")
+    # By its header a picture of 30,000 x 30,000 pixels.
+    picture(root / "bomb.png")
+    data = bytearray((root / "bomb.png").read_bytes())
+    data[16:24] = struct.pack(">II", 30_000, 30_000)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    (root / "bomb.png").write_bytes(data)
     for name in (b"owl", b"\xff"):
         for index in range(20):
             picture(root / "latin" / os.fsdecode(name) / f"{index}.png")
@@ -95,72 +109,108 @@ def contents(root):
 ROWS = [
     # Data sets
     ([FOLDER[0]], ["data.path is empty"]),
-    ([FOLDER[0], FOLDER[1] + "missing"], ["data.path", "missing", "not a folder"]),
-    ([FOLDER[0], FOLDER[1] + "file"], ["data.path", "not a folder"]),
-    ([FOLDER[0], FOLDER[1] + "empty"], ["data.path", "holds no class folders"]),
+    ([FOLDER[0], FOLDER[1] + "missing"], ["data.path", "missing", "not a folder; give"]),
+    ([FOLDER[0], FOLDER[1] + "file"], ["data.path", "/file)", "not a folder; give"]),
+    ([FOLDER[0], FOLDER[1] + "empty"], ["data.path", "holds no class folders; expected"]),
     ([FOLDER[0], FOLDER[1] + "one_each"], ["one_each", "nothing is left to test on"]),
-    ([FOLDER[0], FOLDER[1] + "hollow"], ["tit", "holds no image"]),
-    ([FOLDER[0], FOLDER[1] + "strange"], ["tit", "train lacks"]),
+    ([FOLDER[0], FOLDER[1] + "hollow"], ["hollow/tit", "holds no image", "add images or remove"]),
+    ([FOLDER[0], FOLDER[1] + "strange"], ["test/tit", "train lacks", "add it to train"]),
     ([FOLDER[0], FOLDER[1] + "latin"], ["'\\udcff'", "no UTF-8", "rename it"]),
+    ([*TINY, FOLDER[0], FOLDER[1] + "damaged"], ["data: none of 36", "can be read; give JPEG"]),
     ([ARRAY[0]], ["data.path is empty"]),
-    ([ARRAY[0], ARRAY[1] + "missing.npz"], ["missing.npz", "no .npz file"]),
+    (
+        [ARRAY[0], ARRAY[1] + "missing.npz"],
+        ["data.path", "missing.npz", "no .npz file", "give one"],
+    ),
     ([ARRAY[0], ARRAY[1] + "float.npz"], ["float64", "must be uint8"]),
-    ([ARRAY[0], ARRAY[1] + "negative.npz"], ["negative.npz", "label"]),
-    ([ARRAY[0], ARRAY[1] + "short.npz"], ["short.npz", "64 images"]),
+    ([ARRAY[0], ARRAY[1] + "negative.npz"], ["negative.npz", "label -1", "0..2"]),
+    ([ARRAY[0], ARRAY[1] + "short.npz"], ["short.npz", "[63]", "one for each of the 64 images"]),
     ([ARRAY[0], ARRAY[1] + "gap.npz"], ["gap.npz", "class 1", "without gaps"]),
-    ([ARRAY[0], ARRAY[1] + "other.npz"], ["other.npz", "no array"]),
-    ([ARRAY[0], ARRAY[1] + "objects.npz"], ["objects.npz", "plain arrays"]),
-    ([ARRAY[0], ARRAY[1] + "broken.npz"], ["broken.npz"]),
+    (
+        [ARRAY[0], ARRAY[1] + "other.npz"],
+        ["other.npz", "no array 'labels'", "must hold images and labels"],
+    ),
+    ([ARRAY[0], ARRAY[1] + "objects.npz"], ["objects.npz", "plain arrays; write it with np.savez"]),
+    ([ARRAY[0], ARRAY[1] + "broken.npz"], ["broken.npz", "plain arrays; write it with np.savez"]),
     ([PACKED[0]], ["data.path is empty"]),
-    ([PACKED[0], PACKED[1] + "empty"], ["not a completely packed folder"]),
+    ([PACKED[0], PACKED[1] + "empty"], ["data.path", "not a completely packed folder", "pack it"]),
     ([*TFDS, "--config.data.name=no_such_set"], ["data.name ('no_such_set')", "not prepared"]),
     ([*TFDS, "--config.data.name=../x"], ["data.name ('../x')", "TFDS name"]),
-    (["--config.data.train_split=trian"], ["trian"]),
-    (["--config.data.holdout=1.5", *ARRAY[:1], ARRAY[1] + "gap.npz"], ["holdout"]),
+    (["--config.data.train_split=trian"], ["data.train_split", "'trian'", "known names: train"]),
+    (
+        ["--config.data.holdout=1.5", *ARRAY[:1], ARRAY[1] + "gap.npz"],
+        ["data.holdout (1.5)", "less than 1"],
+    ),
     # Weights to start from
-    (["--config.init_from={}/missing.pth"], ["missing.pth", "does not exist"]),
-    (["--config.init_from={}/weights.dat"], ["weights.dat", ".safetensors or .pth"]),
-    (["--config.init_from={}/weights.safetensors"], ["weights.safetensors", "safetensors"]),
-    (["--config.init_from={}/weights.pth"], ["weights.pth"]),
-    (["--config.init_from={}/empty"], ["empty", "neither the directory of a run nor an export"]),
+    (["--config.init_from={}/missing.pth"], ["init_from", "missing.pth", "does not exist; give"]),
+    (["--config.init_from={}/weights.dat"], ["init_from", "weights.dat", ".safetensors or .pth"]),
+    (["--config.init_from={}/weights.safetensors"], ["init_from", "weights.safetensors", "again"]),
+    (
+        ["--config.init_from={}/weights.pth"],
+        ["init_from", "weights.pth", "(UnpicklingError); save its state dict"],
+    ),
+    (
+        ["--config.init_from={}/empty"],
+        ["init_from", "neither the directory of a run nor an export; give"],
+    ),
     # Runs and checkpoints
     (["--mode=evaluate", "--workdir={}/empty"], ["empty", "config.json"]),
-    (["--mode=evaluate", "--workdir={}/broken_config"], ["config.json cannot be read"]),
-    (["--mode=evaluate", "--workdir={}/list_config"], ["config.json"]),
+    (
+        ["--mode=evaluate", "--workdir={}/broken_config"],
+        ["broken_config/config.json", "restore it"],
+    ),
+    (["--mode=evaluate", "--workdir={}/list_config"], ["list_config/config.json", "restore it"]),
     (["--mode=evaluate", "--workdir={}/no_checkpoint"], ["no checkpoint", "--mode=train"]),
     (["--mode=evaluate", "--workdir={}/run", "--step=7"], ["--step (7)", "there are: 1"]),
     (["--mode=evaluate", "--workdir={}/run", "--step=newest"], ["--step ('newest')", "latest"]),
-    (["--mode=evaluate", "--workdir={}/run", "--evaluators=knnn"], ["knnn"]),
+    (["--mode=evaluate", "--workdir={}/run", "--evaluators=knnn"], ["evaluators (knnn)", "knn(k"]),
     (["--mode=report", "--workdir={}/empty"], ["empty"]),
     (["--mode=analyze", "--workdir={}/empty"], ["empty"]),
-    (["--mode=compare", "--workdirs={}/run"], ["--workdirs", "two runs"]),
+    (["--mode=compare", "--workdirs={}/run"], ["--workdirs ('", "/run')", "two runs"]),
     (["--mode=compare", "--workdirs={}/run,{}/empty"], ["empty"]),
     (["--mode=preview", "--workdir={}/run", "--step=2"], ["--step ('2')", "1 to 1"]),
     ([*TINY, "--workdir={}/run", "--config.seed=5"], ["seed = 0", "says 5"]),
-    ([*TINY, "--workdir={}/file"], ["workdir", "file", "cannot be written"]),
+    ([*TINY, "--workdir={}/file"], ["workdir", "/file)", "cannot be written", "choose another"]),
     (
         [*TINY, "--workdir={}/other_bank", "--config.bank.size=96"],
         ["checkpoint 1", "[64", "[96", "bank.size"],
     ),
     # Pictures and exports
     (["--mode=predict", "--workdir={}/run"], ["--images is empty"]),
-    (["--mode=predict", "--workdir={}/run", "--images={}/no.png"], ["no.png", "does not exist"]),
-    (["--mode=predict", "--workdir={}/run", "--images={}/empty"], ["empty", "holds no"]),
+    (
+        ["--mode=predict", "--workdir={}/run", "--images={}/no.png"],
+        ["--images", "no.png", "does not exist; give"],
+    ),
+    (["--mode=predict", "--workdir={}/run", "--images={}/empty"], ["empty", "holds no .jpg"]),
+    (
+        ["--mode=predict", "--workdir={}/run", "--images={}/damaged"],
+        ["--images", "none of the pictures", "tit/9.png (not a JPEG, PNG", "give JPEG"],
+    ),
+    (
+        ["--mode=predict", "--workdir={}/run", "--images={}/bomb.png"],
+        ["bomb.png", "30000 x 30000 pixels, the limit is 178956970"],
+    ),
     (
         ["--mode=predict", "--workdir={}/run", "--images={}/mixed", "--output={}/x.txt"],
         ["x.txt", ".csv or .jsonl"],
     ),
-    (["--mode=predict", "--workdir={}/empty", "--images={}/mixed"], ["empty", "nor an export"]),
+    (
+        ["--mode=predict", "--workdir={}/empty", "--images={}/mixed"],
+        ["empty", "nor an export", "--workdir"],
+    ),
     (["--mode=export", "--workdir={}/run", "--format=onxx"], ["--format ('onxx')", "onnx"]),
     (["--mode=export", "--workdir={}/run", "--step=3"], ["--step (3)"]),
     (["--mode=export", "--workdir={}/no_checkpoint"], ["no checkpoint"]),
     # Modes that need something else
-    (["--mode=pack"], ["--mode=pack", "image folders"]),
+    (["--mode=pack"], ["--mode=pack", "data.source ('digits')", "'image_folder'"]),
     (["--mode=pack", FOLDER[0], FOLDER[1] + "one_each"], ["--mode=pack needs --output"]),
-    (["--mode=prepare"], ["--mode=prepare is for TFDS"]),
-    (["--mode=sweep"], ["--sweep is not given"]),
-    (["--mode=sweep", "--sweep=configs/sweeps/nothing.py"], ["nothing.py"]),
-    (["--mode=sweep", "--sweep=configs/sweeps/bank_size.py", "--jobs=0"], ["--jobs (0)"]),
+    (["--mode=prepare"], ["--mode=prepare", "data.source ('digits')", "'tfds'"]),
+    (["--mode=sweep"], ["--sweep is not given", "configs/sweeps/"]),
+    (
+        ["--mode=sweep", "--sweep=configs/sweeps/nothing.py"],
+        ["--sweep", "nothing.py", "see configs/sweeps/"],
+    ),
+    (["--mode=sweep", "--sweep=configs/sweeps/bank_size.py", "--jobs=0"], ["--jobs (0)", "from 1"]),
     (["--coordinator=localhost:1"], ["--num_processes"]),
 ]
 
@@ -169,7 +219,7 @@ ROWS = [
 def test_wrong_input_is_one_line_and_nothing_is_touched(
     main, world, capsys, monkeypatch, arguments, parts
 ):
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(world)  # where a default of the program would lead to
     before = contents(world)
     capsys.readouterr()
     arguments = [argument.replace("{}", str(world)) for argument in arguments]

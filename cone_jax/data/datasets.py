@@ -72,7 +72,8 @@ def train_batches(
     """The training stream of this process."""
     data = config.data
     views = (data.train_transforms, data.key_transforms or data.train_transforms)[: data.views]
-    pipelines = tuple(transforms.parse(specs) for specs in views)
+    fields = ("data.train_transforms", "data.key_transforms")
+    pipelines = tuple(map(transforms.parse, views, fields))
     return TrainBatches(source, train_order(config, len(source)), pipelines, num_steps, share)
 
 
@@ -90,5 +91,6 @@ def eval_batches(
     specs: Sequence[str] | None = None,
 ) -> EvalBatches:
     """The evaluation batches of this process; `specs` replace the config's test transforms."""
-    pipeline = transforms.parse(config.data.test_transforms if specs is None else specs)
+    specs = config.data.test_transforms if specs is None else specs
+    pipeline = transforms.parse(specs, "data.test_transforms")
     return EvalBatches(source, pipeline, config.evaluation.batch_size, share)

@@ -78,7 +78,10 @@ class TrainBatches:
                 continue
             pixels = views[0] if len(views) == 1 else _stack(views, "data.train_transforms")
             return {"image": pixels, "label": label, "id": record, "damaged": damaged}
-        raise UserError(f"data: none of {len(self.source)} training images can be read")
+        raise UserError(
+            f"data: none of {len(self.source)} training images can be read; give JPEG, PNG, WebP "
+            "or BMP files"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

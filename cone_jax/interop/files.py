@@ -41,7 +41,7 @@ def read_weights(path: Path) -> Weights:
     if path.is_dir():
         return _read_directory(path)
     if not path.exists():
-        raise UserError(f"{path}, where weights should be, does not exist")
+        raise UserError(f"{path}, where weights should be, does not exist; give a file that does")
     if path.suffix == ".safetensors":
         return Weights(read_safetensors(path))
     if path.suffix in TORCH_SUFFIXES:
@@ -67,7 +67,9 @@ def _read_directory(path: Path) -> Weights:
         step = checkpointing.resolve_step(path)
         path = path / checkpointing.DIRECTORY / str(step)
     if not (path / "state").is_dir():
-        raise UserError(f"{path} is neither the directory of a run nor an export")
+        raise UserError(
+            f"{path} is neither the directory of a run nor an export; give one, or weights"
+        )
     return Weights(_flatten(read_checkpoint(path)), OWN_LAYOUT)
 
 
@@ -76,7 +78,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
         return safetensors.numpy.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read as safetensors: {error}") from error
+        raise UserError(
+            f"{path} cannot be read as safetensors: {error}; fetch or export it again"
+        ) from error
 
 
 def write_safetensors(
@@ -92,10 +96,10 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its unpickler and zip reader raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        # Not in its own words: they advise to execute the code.
         raise UserError(
-            f"{path} cannot be read as PyTorch weights without executing code from it ({reason}); "
-            "save its state dict as safetensors"
+            f"{path} cannot be read as PyTorch weights without executing code from it "
+            f"({type(error).__name__}); save its state dict as safetensors"
         ) from error
     while isinstance(content, Mapping) and not _is_state_dict(content, torch):
         inner = next((name for name in WRAPPERS if isinstance(content.get(name), Mapping)), None)

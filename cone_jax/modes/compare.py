@@ -14,7 +14,10 @@ from cone_jax.errors import UserError
 def compare(arguments: Arguments, console: Console) -> None:
     """Prints the table; writes it, the curves and a page into the workdir."""
     if len(arguments.workdirs) < 2:
-        raise UserError("--workdirs must name two runs or more, joined by commas")
+        raise UserError(
+            f"--workdirs ({arguments.flags['workdirs']!r}) must name two runs or more, joined by "
+            "commas"
+        )
     runs = [RecordedRun.open(directory) for directory in arguments.workdirs]
     header, rows = run_comparison.table(run_comparison.group_runs(runs))
     table = Table(box=box.SIMPLE)

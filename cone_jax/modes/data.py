@@ -16,7 +16,7 @@ def prepare(arguments: Arguments, console: Console) -> None:
     """Brings the TFDS set of a recipe into the form that training reads."""
     data = arguments.config.data
     if data.source != "tfds":
-        raise UserError(f"--mode=prepare is for TFDS; data.source is {data.source!r}")
+        raise UserError(f"--mode=prepare is for TFDS; data.source ({data.source!r}) must be 'tfds'")
     preparation.prepare(data.name, data.path, report=summary.plain_lines(console))
 
 
@@ -24,7 +24,10 @@ def pack(arguments: Arguments, console: Console) -> None:
     """Packs the image folder of a recipe into ArrayRecord files below --output."""
     data = arguments.config.data
     if data.source != "image_folder":
-        raise UserError(f"--mode=pack is for image folders; data.source is {data.source!r}")
+        raise UserError(
+            f"--mode=pack is for image folders; data.source ({data.source!r}) must be "
+            "'image_folder'"
+        )
     output = arguments.flags["output"]
     if not output:
         raise UserError("--mode=pack needs --output, the folder to write to")

@@ -28,9 +28,16 @@ def predict(arguments: Arguments, console: Console) -> None:
 
 def _print_each(predictions: Iterable[Prediction], console: Console) -> Iterator[Prediction]:
     say = summary.plain_lines(console)
+    any_read, last = False, None
     for result in predictions:
         ranked = zip(result.classes, result.probabilities, strict=True)
         listing = ", ".join(f"{name} {probability:.1%}" for name, probability in ranked)
         text = listing or f"cannot be read: {result.error}"
         say(f"{result.path}: {text}")
+        any_read, last = any_read or not result.error, result
         yield result
+    if last is not None and not any_read:
+        raise UserError(
+            f"--images: none of the pictures can be read, such as {last.path} "
+            f"({last.error}); give JPEG, PNG, WebP or BMP files"
+        )

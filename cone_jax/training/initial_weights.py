@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from cone_jax import atomic_file, distributed, interop
+from cone_jax.errors import UserError
 from cone_jax.evaluation.evaluator import Report
 from cone_jax.interop import ImportReport, IncompleteImport
 from cone_jax.training.run import Run
@@ -51,6 +52,8 @@ def _read(
     except IncompleteImport as error:
         _report_rest(error.report, report)
         raise
+    except UserError as error:
+        raise UserError(f"init_from: {error}") from error
 
 
 def _report_rest(account: ImportReport, report: Report) -> None:

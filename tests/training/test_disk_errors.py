@@ -84,10 +84,13 @@ def assert_goes_on_as_if_nothing_had_happened(config, workdir, whole):
         np.testing.assert_array_equal(leaf, expected)
 
 
-def test_no_room_for_a_checkpoint(config, tmp_path, during_step):
-    """Simulated: the system is told to refuse files beyond a size, here that of any array."""
+# The logs are larger than two kilobytes, the arrays alone than sixty-four.
+@pytest.mark.parametrize(("head_hidden", "limit"), [(16, 2**11), (4096, 2**16)])
+def test_no_room_for_a_checkpoint(config, tmp_path, during_step, head_hidden, limit):
+    """Simulated: the system is told to refuse files beyond a size."""
+    config.model.head_hidden = head_hidden
     workdir = tmp_path / "run"
-    limit = (2048, UNLIMITED[1])
+    limit = (limit, UNLIMITED[1])
     during_step(
         5,
         lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),

@@ -1,21 +1,26 @@
 """A signal lets the step finish, saves it, and tells how to go on; a second one exits at once."""
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
 from cone_jax import training
 from cone_jax.errors import Interrupted
-from cone_jax.metric_writers import METRICS_FILE
-from cone_jax.training import loop
-from cone_jax.training.interruption import Interruption
+from cone_jax.evaluation.accuracy import Classification
+from cone_jax.metric_writers import METRICS_FILE, read_records
+from cone_jax.modes import MODES
+from cone_jax.training import interruption, loop
+from cone_jax.training.interruption import SAME_REQUEST, Interruption
 
 ROOT = Path(__file__).parent.parent.parent
 QUIET = Console(quiet=True)
@@ -54,22 +59,81 @@ def test_handlers_are_put_back():
 
 
 def test_second_signal_exits_at_once():
+    """Also while Python waits for C, as it does for the compiler and for a device."""
     program = (
-        "import os, signal, time\n"
+        "import hashlib\n"
         "from cone_jax.training.interruption import Interruption\n"
         "with Interruption():\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    print('still here', flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    time.sleep(60)\n"
+        "    print('ready', flush=True)\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)  # many minutes\n"
     )
-    began = time.monotonic()
-    result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=50
-    )
-    assert result.stdout == "still here\n"
-    assert result.returncode == 128 + signal.SIGTERM
-    assert time.monotonic() - began < 45
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=SAME_REQUEST + 1.0)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+
+
+def test_a_signal_that_comes_twice_at_the_same_time_is_one_request():
+    """As `timeout` sends it: to the process, and to its group."""
+    with Interruption() as watch:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        assert watch.requested(1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_with_several_processes_jax_is_told_of_either_signal(monkeypatch, number):
+    """What follows from that is seen with two processes in test_processes.py."""
+    told = threading.Event()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def service(heard):  # stands for the one that jax.distributed sets, in C
+        assert heard == signal.SIGTERM
+        told.set()
+
+    address = ctypes.cast(service, ctypes.c_void_p).value
+    original = interruption._set_native_handler(signal.SIGTERM, address)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    try:
+        with Interruption():
+            os.kill(os.getpid(), number)
+            assert told.wait(timeout=20)
+    finally:
+        assert interruption._set_native_handler(signal.SIGTERM, original) == address
+
+
+def test_a_signal_in_an_evaluation_waits_for_its_scores(tiny_config, tmp_path, monkeypatch):
+    tiny_config.evaluation.every_epochs = 4 / 44
+    real_evaluate = Classification.evaluate
+
+    def evaluate(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real_evaluate(*arguments)
+
+    monkeypatch.setattr(Classification, "evaluate", evaluate)
+    with pytest.raises(Interrupted) as stopped:
+        training.train(tiny_config, tmp_path, QUIET)
+    assert stopped.value.step == 4
+    [record] = [line for line in read_records(tmp_path / METRICS_FILE) if line["step"] == 4]
+    assert "test/top1" in record
+
+
+def test_ctrl_c_outside_of_training_is_one_line(main, monkeypatch, capsys):
+    def run(arguments, console):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(MODES, "evaluate", MODES["evaluate"]._replace(run=run))
+    assert main(["--mode=evaluate"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_main_says_how_to_continue(tmp_path):

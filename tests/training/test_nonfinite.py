@@ -15,6 +15,7 @@ from cone_jax.errors import TrainingFailed
 from cone_jax.metric_writers import BAD_BATCHES_FILE, METRICS_FILE, read_records
 from cone_jax.training import loop
 from cone_jax.training.run import Run
+from cone_jax.workdir import load_config
 
 QUIET = Console(quiet=True)
 
@@ -156,6 +157,23 @@ def test_the_batch_of_any_step_can_be_made_again(config):
         again = run.host_batch(step)
         for name in batch:
             np.testing.assert_array_equal(batch[name], again[name])
+
+
+def test_a_step_can_be_replayed_from_the_checkpoint_before_it(config, tmp_path):
+    """Of a spike in `metrics.jsonl`, or of a batch in `bad_batches.jsonl`: the same numbers."""
+    config.steps, config.log_every = 9, 1
+    config.data.train_transforms = ("random_crop(4, padding=2)",)
+    training.train(config, tmp_path, QUIET)
+    recorded = {line["step"]: line["train/loss"] for line in read_records(tmp_path / METRICS_FILE)}
+
+    run = Run.open(load_config(tmp_path))
+    with Checkpoints(tmp_path, read_only=True) as checkpoints:
+        state = checkpoints.restore(6, run.abstract_state()).state
+    for step, batch in enumerate(run.train_stream(6, print), start=7):
+        assert batch["id"].tolist() == run.host_batch(step)["id"].tolist()
+        state, metrics = training.train_step(state, batch)
+        assert float(metrics["loss"]) == pytest.approx(recorded[step], rel=1e-6)
+    assert step == 9
 
 
 def test_preview_draws_the_batch_of_a_step(config, tmp_path, monkeypatch):

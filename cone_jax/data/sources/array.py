@@ -76,7 +76,9 @@ def open_npz(split: str, path: str, holdout: float = 0.1, holdout_seed: int = 0)
     train, own = splits.match("train", files), splits.match(split, files)
     if train is None or own is None:
         missing = "train" if train is None else split
-        raise UserError(f"data.path ({root}) is no .npz file and no folder with {missing}.npz")
+        raise UserError(
+            f"data.path ({root}) is no .npz file and no folder with {missing}.npz; give one of them"
+        )
     names = _class_names(files[train], _member(files[train], "labels"))
     file = files[own]
     return ArraySource(_member(file, "images"), _member(file, "labels"), names, str(file))
@@ -96,7 +98,10 @@ def _optional_member(file: Path, key: str) -> np.ndarray | None:
             return arrays.get(key)
     # A lone .npy array is no context manager: TypeError.
     except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        raise UserError(f"{file} is not an .npz file of plain arrays") from error
+        raise UserError(
+            f"{file} is not an .npz file of plain arrays; write it with np.savez(file, images=..., "
+            "labels=...)"
+        ) from error
 
 
 def _class_names(file: Path, labels: np.ndarray) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def _root(path: str) -> Path:
         raise UserError("data.path is empty; give the folder that holds the images")
     root = Path(path).expanduser()
     if not root.is_dir():
-        raise UserError(f"data.path ({root}) is not a folder")
+        raise UserError(f"data.path ({root}) is not a folder; give the one that holds the images")
     return root
 
 

@@ -28,7 +28,10 @@ def part(split: str) -> Part:
     if split.lower() in _VALIDATION + _TEST:
         return "held-out"
     known = ", ".join(_TRAIN + _VALIDATION + _TEST)
-    raise UserError(f"split {split!r} is not a part of this data set; known names: {known}")
+    raise UserError(
+        f"data.train_split or data.test_split ({split!r}) is not a part of this data set; known "
+        f"names: {known}"
+    )
 
 
 def match(split: str, present: Iterable[str]) -> str | None:

@@ -30,8 +30,8 @@ OPERATIONS: dict[str, type[Transform]] = {
 }
 
 
-def parse(specs: Iterable[str]) -> Pipeline:
-    """The pipeline that a config's list of transforms describes.
+def parse(specs: Iterable[str], field: str = "transform") -> Pipeline:
+    """The pipeline that a config's list of transforms describes; errors name its `field`.
 
     >>> parse(("resize(256)", "centre_crop(224)")).output_size()
     (224, 224)
@@ -41,8 +41,8 @@ def parse(specs: Iterable[str]) -> Pipeline:
 the closest is centre_crop(size)
     """
     if isinstance(specs, str):
-        raise UserError(f"transforms must be a list of strings, not the one string {specs!r}")
-    return Pipeline(geometry.fused(tuple(_transform(spec) for spec in specs)))
+        raise UserError(f"{field} must be a list of strings, not the one string {specs!r}")
+    return Pipeline(geometry.fused(tuple(_transform(spec, field) for spec in specs)))
 
 
 def signature(name: str) -> str:
@@ -54,29 +54,29 @@ def signature(name: str) -> str:
     return call_spec.signature(name, OPERATIONS[name])
 
 
-def _transform(spec: str) -> Transform:
-    name, positional, named = _read(spec)
+def _transform(spec: str, field: str) -> Transform:
+    name, positional, named = _read(spec, field)
     if name not in OPERATIONS:
         near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.4)
         cure = f"the closest is {signature(near[0])}" if near else f"there are {_listing()}"
-        raise UserError(f"transform {spec!r}: no operation {name!r}; {cure}")
+        raise UserError(f"{field} {spec!r}: no operation {name!r}; {cure}")
     try:
         return OPERATIONS[name](*positional, **named)
     except (TypeError, ValueError) as error:
         reason = str(error).removeprefix(f"{OPERATIONS[name].__name__}.__init__() ")
-        raise UserError(f"transform {spec!r}: {reason}; use {signature(name)}") from error
+        raise UserError(f"{field} {spec!r}: {reason}; use {signature(name)}") from error
 
 
 def _listing() -> str:
     return ", ".join(OPERATIONS)
 
 
-def _read(spec: str) -> call_spec.CallSpec:
+def _read(spec: str, field: str) -> call_spec.CallSpec:
     """Name, positional and named arguments of a spec, literals only."""
     try:
         return call_spec.read(spec)
     except ValueError as error:
         raise UserError(
-            f"transform {spec!r} must read like {signature('random_crop')}: a name from "
+            f"{field} {spec!r} must read like {signature('random_crop')}: a name from "
             f"{_listing()}, and numbers, strings or tuples in brackets"
         ) from error
