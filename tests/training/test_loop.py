@@ -1,6 +1,5 @@
 """Whole runs on digits: interrupted equals uninterrupted, finished runs stay as they are."""
 
-import jax
 import numpy as np
 import pytest
 from rich.console import Console
@@ -12,7 +11,7 @@ from cone_jax.evaluation.accuracy import Classification
 from cone_jax.evaluation.evaluator import Outcome
 from cone_jax.metric_writers import read_records
 from cone_jax.training.run import Run
-from tests.training.interrupted import train_and_stop
+from tests.training.interrupted import assert_same, train_and_stop
 
 QUIET = Console(quiet=True)
 
@@ -42,11 +41,7 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(short_config, tmp_path, mo
     steps = [record["step"] for record in read_records(whole / "metrics.jsonl")]
     assert steps == [3, 4, 6, 8]
     one, other = restore(short_config, whole, 8), restore(short_config, parts, 8)
-    leaves = zip(
-        jax.tree_util.tree_leaves_with_path(one.state), jax.tree.leaves(other.state), strict=True
-    )
-    for (path, a), b in leaves:
-        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
+    assert_same(one.state, other.state)
     assert one.data == other.data
     assert one.progress["window"] == other.progress["window"]
 
