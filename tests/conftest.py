@@ -95,6 +95,13 @@ def tiny_config() -> ConfigDict:
 
 
 @pytest.fixture
+def quick_config(tiny_config, small_network) -> ConfigDict:
+    """The same where the architecture does not matter: a network that compiles in a second."""
+    tiny_config.model.name = "two_layers"
+    return tiny_config
+
+
+@pytest.fixture
 def separable_config(tmp_path_factory, small_network) -> ConfigDict:
     """A problem any method should solve, with a network that compiles in a second.
 
