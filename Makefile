@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint browser audit
+.PHONY: train test docs-check bench browser lint audit
 
 train: $(VENV)/runtime.stamp
 	$(BIN)/python main.py --config=configs/digits.py --workdir=runs/digits
@@ -12,12 +12,10 @@ test: lint browser
 	$(BIN)/python -m pytest
 
 # Links, file names, commands and examples of README and docs; a part of `test`.
-.PHONY: docs-check
 docs-check: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest tests/docs docs
 
 # What a step and its input cost, in a few minutes; the tables of docs/performance.md take longer.
-.PHONY: bench
 bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/train_step.py --model=resnet8 --width=16 --batch=64 --bank=1024 \
 		--rounds=2 --no-start

@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 from cone_jax import runtime
 
-# JAX reads these settings when it is first imported.
-runtime.keep_freed_memory()
-runtime.use_fast_cpu_convolutions()
-runtime.use_compilation_cache()
+runtime.set_up()  # JAX reads these settings when it is first imported
 
 from rich.console import Console
 

@@ -211,23 +211,23 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="only say what would be broken")
     arguments = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if arguments.only in mutant.file]
+    if arguments.list:
+        for mutant in chosen:
+            print(f"{mutant.file}: {mutant.before}\n    -> {mutant.after}")
+        return
     survivors = 0
     with tempfile.TemporaryDirectory() as made:
         copy = Path(made) / "project"
         ignored = shutil.ignore_patterns(".*", "runs", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=ignored)
         for mutant in chosen:
-            if arguments.list:
-                print(f"{mutant.file}: {mutant.before}\n    -> {mutant.after}")
-                continue
             began = time.monotonic()
             alive = survives(mutant, copy)
             survivors += alive
             fate = "SURVIVES" if alive else "killed"
             seconds = time.monotonic() - began
             print(f"{fate:9} {seconds:4.0f} s  {mutant.file}: {mutant.after}", flush=True)
-    if not arguments.list:
-        print(f"{len(chosen) - survivors} of {len(chosen)} mutants killed")
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutants killed")
     sys.exit(1 if survivors else 0)
 
 

@@ -4,9 +4,14 @@ They are read as Python expressions but never evaluated: a name, and literals in
 """
 
 import ast
+import difflib
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from cone_jax.errors import UserError
+
+T = TypeVar("T")
 
 
 class CallSpec(NamedTuple):
@@ -27,6 +32,37 @@ def read(text: str) -> CallSpec:
         return _from_node(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, AttributeError) as error:  # or not even a string
         raise ValueError(f"{text!r} is not a name with literals in brackets") from error
+
+
+def build(
+    text: str, makers: Mapping[str, Callable[..., T]], *, where: str, noun: str, example: str
+) -> T:
+    """What the maker that `text` names gives for its arguments; `UserError` where it gives nothing.
+
+    Messages begin with `where`, which quotes the text, and call a maker a `noun`; `example` is a
+    call as it should be.
+
+    >>> build("range(2, 8)", {"range": range}, where="steps", noun="sequence", example="range(3)")
+    range(2, 8)
+    """
+    listing = ", ".join(makers)
+    try:
+        name, positional, named = read(text)
+    except ValueError as error:
+        raise UserError(
+            f"{where} must read like {example}: a name from {listing}, and numbers, strings or "
+            "tuples in brackets"
+        ) from error
+    if name not in makers:
+        near = difflib.get_close_matches(name, makers, n=1, cutoff=0.4)
+        known = f"the closest is {signature(near[0], makers[near[0]])}" if near else ""
+        raise UserError(f"{where}: no {noun} {name!r}; {known or f'there are {listing}'}")
+    maker = makers[name]
+    try:
+        return maker(*positional, **named)
+    except (TypeError, ValueError) as error:
+        reason = str(error).removeprefix(f"{maker.__name__}.__init__() ")
+        raise UserError(f"{where}: {reason}; use {signature(name, maker)}") from error
 
 
 def separate(text: str) -> tuple[str, ...]:

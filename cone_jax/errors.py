@@ -1,8 +1,8 @@
-"""The one exception that means: the user's input needs a correction, and here is which.
+"""The ways in which a command ends early, each with a message of one line.
 
-Everything a user can get wrong (a flag, a config field, a data set, a file) ends in a
-`UserError` whose message is one line: the field or file, the value found, and the cure.
-`main.py` prints that line and exits with code 2; library callers may catch it.
+Everything a user can get wrong (a flag, a config field, a data set, a file) is a `UserError`: the
+field or file, the value found, and the cure. What goes wrong all the same is a `Failure`. `main.py`
+prints the line and exits with code 2 or 1; library callers may catch either.
 """
 
 import difflib

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from tensorboardX import SummaryWriter
 
 from cone_jax import atomic_file
 from cone_jax.wandb_mirror import WandbMirror
@@ -83,6 +82,9 @@ class MetricWriter:
         self._bad_batches: JsonLines | None = None
         self._metrics = JsonLines(workdir / METRICS_FILE, last_step=last_step)
         self._timing = JsonLines(workdir / TIMING_FILE, last_step=last_step)
+        # Imports PyTorch where that is installed, which takes seconds; only training needs it.
+        from tensorboardX import SummaryWriter
+
         # TensorBoard hides events of an earlier start from purge_step on.
         self._events = SummaryWriter(str(workdir), purge_step=last_step + 1)
 

@@ -37,7 +37,11 @@ def cosine_to_one(m0: float, total_steps: int) -> optax.Schedule:
 
 
 def constant(m0: float) -> optax.Schedule:
-    """The same momentum at every step."""
+    """The same momentum at every step.
+
+    >>> float(constant(0.5)(1000))
+    0.5
+    """
     return lambda step: jnp.asarray(m0, jnp.float32)
 
 
@@ -46,6 +50,9 @@ def schedule(name: str, m0: float, total_steps: int) -> optax.Schedule:
 
     ``official_auto`` is the rule of the released code: the cosine for ``m0 <= 0.996``,
     constant above.
+
+    >>> [round(float(schedule("official_auto", m0, 100)(50)), 4) for m0 in (0.99, 0.999)]
+    [0.995, 0.999]
     """
     if name == "official_auto":
         name = "constant" if m0 > OFFICIAL_CONSTANT_ABOVE else "cosine_to_one"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from cone_jax.errors import UserError
+from cone_jax.errors import UserError, closest
 
 
 def load_recipe(path: str, options: str = "") -> ConfigDict:
@@ -18,7 +18,9 @@ def load_recipe(path: str, options: str = "") -> ConfigDict:
 def call(path: str, options: str, *, flag: str, function: str, folder: str) -> Any:
     """What a function of the file returns; it may take no argument when there are no options."""
     if not Path(path).is_file():
-        raise UserError(f"{flag} ({path}) is not a file; see {folder}")
+        there = [str(file) for file in Path(folder).glob("*.py")]
+        cure = closest(path, there) if there else f"see {folder} of the project"
+        raise UserError(f"{flag} ({path}) is not a file; {cure}")
     spec = importlib.util.spec_from_file_location(f"recipe_{Path(path).stem}", path)
     if spec is None or spec.loader is None:
         raise UserError(f"{flag} ({path}) must be a Python file")

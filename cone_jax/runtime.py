@@ -20,6 +20,13 @@ MALLOC_OPTIONS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_ARENA_MAX: 1}
 ACCELERATOR_PACKAGES = ("libtpu", "jax_plugins")
 
 
+def set_up() -> None:
+    """Makes all of them, as every program that trains should before it imports JAX."""
+    keep_freed_memory()
+    use_fast_cpu_convolutions()
+    use_compilation_cache()
+
+
 def use_fast_cpu_convolutions() -> None:
     """Adds the flag to XLA_FLAGS, unless the user has set it."""
     flags = os.environ.get("XLA_FLAGS", "")

@@ -13,15 +13,16 @@ _HEADINGS = {"test/top1": "test top-1", "test/top5": "test top-5", "test/loss": 
 
 
 def plain_lines(console: Console) -> Callable[[str], None]:
-    """A function that prints lines as they are: nothing in them is markup, none is broken."""
-    return lambda line: console.print(line, soft_wrap=True, markup=False)
+    """A function that prints lines as they are: no markup, no colours, none broken in two."""
+    return lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def print_training(
     console: Console, metrics: Mapping[str, float], seconds: float, directory: Path
 ) -> None:
     """The end of training: what came out, where it is, what to do next."""
-    console.print(f"finished at step {metrics['step']:,}")
+    say = plain_lines(console)
+    say(f"finished at step {metrics['step']:,}")
     table = _table()
     others = [name for name in metrics if not name.startswith(("step", "train/", "test/"))]
     for name in ("test/top1", "test/top5", "test/loss", *others):
@@ -38,14 +39,14 @@ def print_training(
         ("classify pictures", f"python main.py --mode=predict --workdir={directory} --images=..."),
     )
     for name, text in lines:
-        console.print(f"  {name:<20} {text}", soft_wrap=True, markup=False)
+        say(f"  {name:<20} {text}")
 
 
 def print_evaluation(
     console: Console, title: str, scores: Mapping[str, float], remarks: Mapping[str, str]
 ) -> None:
     """What evaluators found, and remarks on it."""
-    console.print(title, soft_wrap=True, markup=False)
+    plain_lines(console)(title)
     table = _table()
     for name, score in scores.items():
         table.add_row(name, score_text(name, score))

@@ -1,7 +1,7 @@
 """What a run leaves behind, ready for use: the network, its variables, what it says of itself.
 
-Read from the directory of the run alone. Runs of earlier versions did not keep the names of their
-classes; theirs come from the training data, and where these have gone, classes are numbered.
+Read from the directory of the run alone. Where the names of its classes are gone from there, they
+come from the training data, and where these have gone too, classes are numbered.
 """
 
 from pathlib import Path

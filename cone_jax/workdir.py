@@ -13,6 +13,7 @@ from cone_jax.errors import UserError, closest
 
 CONFIG_FILE = "config.json"
 CLASSES_FILE = "classes.json"
+ACCOUNT_FILE = "init_from.txt"
 
 # Fields that change how a run is carried out or watched, but not what it computes.
 FREE_FIELDS = (
@@ -69,8 +70,14 @@ def keep_class_names(workdir: Path, class_names: Sequence[str]) -> None:
         unfinished.write_text(listing + "\n", encoding="utf-8")
 
 
+def keep_account(workdir: Path, table: str) -> None:
+    """Writes what became of each of the weights that a run started from."""
+    with atomic_file.replacing(workdir / ACCOUNT_FILE) as unfinished:
+        unfinished.write_text(table + "\n", encoding="utf-8")
+
+
 def class_names(workdir: Path) -> tuple[str, ...] | None:
-    """The names of the classes, in the order of labels; None for a run that kept none."""
+    """The names of the classes, in the order of labels; None where the file is gone."""
     path = workdir / CLASSES_FILE
     try:
         names = json.loads(path.read_text(encoding="utf-8"))

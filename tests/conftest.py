@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from cone_jax import runtime
@@ -27,6 +28,9 @@ jax.config.update("jax_platforms", "cpu")
 # Everything there is. pytest imports a module a second time for its examples, unless it is there
 # already; of a registry there must be one.
 import cone_jax.modes  # noqa: F401
+from tests import tiny_run
+
+ROOT = Path(__file__).parent.parent
 
 # CI repeats the same examples, so that a change is judged by its own tests; elsewhere Hypothesis
 # looks for new ones.
@@ -52,10 +56,27 @@ def bounded_mappings() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def main() -> Callable[[Sequence[str]], int]:
     """The function behind ``python main.py``: arguments to exit code."""
-    spec = importlib.util.spec_from_file_location("main", Path(__file__).parent.parent / "main.py")
+    spec = importlib.util.spec_from_file_location("main", ROOT / "main.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.main
+
+
+@pytest.fixture
+def refusal(main, capsys, monkeypatch) -> Callable[[Sequence[str]], Any]:
+    """What ``python main.py`` says to wrong arguments: one line, and exit code 2."""
+    monkeypatch.chdir(ROOT)
+
+    def refused(arguments: Sequence[str]) -> Any:
+        capsys.readouterr()
+        code = main(arguments)
+        captured = capsys.readouterr()
+        assert code == 2, captured.err
+        assert captured.err.startswith("error: ")
+        assert captured.err.count("\n") == 1
+        return captured
+
+    return refused
 
 
 @pytest.fixture(scope="module")
@@ -70,22 +91,14 @@ def small_network() -> Iterator[None]:
 @pytest.fixture
 def tiny_config() -> ConfigDict:
     """CoNe on digits, small enough to compile and train in seconds on eight devices."""
-    from cone_jax.command_line import load_recipe
+    return tiny_run.config()
 
-    config = load_recipe("configs/digits.py").unlock()
-    config.batch_size = 32
-    config.steps = 8
-    config.model.options.width = 4
-    config.model.head_hidden = 16
-    config.model.embedding_dim = 8
-    config.bank.size = 72  # no multiple of the batch
-    config.objective.cone.neighbours = 8
-    config.objective.cone.start_epochs = 0
-    config.log_every = 3
-    config.evaluation.batch_size = 64
-    config.evaluation.every_epochs = 0.0
-    config.checkpoint.every_epochs = 0.0
-    return config
+
+@pytest.fixture
+def quick_config(tiny_config, small_network) -> ConfigDict:
+    """The same where the architecture does not matter: a network that compiles in a second."""
+    tiny_config.model.name = "two_layers"
+    return tiny_config
 
 
 @pytest.fixture

@@ -15,17 +15,10 @@ import pytest
 from PIL import Image
 
 from cone_jax import command_line, training
+from tests import tiny_run
 
 ROOT = Path(__file__).parent.parent
-TINY = (
-    "--config.steps=1",
-    "--config.batch_size=32",
-    "--config.model.options.width=4",
-    "--config.model.head_hidden=16",
-    "--config.model.embedding_dim=8",
-    "--config.bank.size=64",
-    "--config.objective.cone.neighbours=8",
-)
+TINY = ("--config.steps=1", *tiny_run.FLAGS)
 FOLDER = ("--config.data.source=image_folder", "--config.data.path={}/")
 ARRAY = ("--config.data.source=array", "--config.data.path={}/")
 PACKED = ("--config.data.source=packed", "--config.data.path={}/")
@@ -217,19 +210,14 @@ ROWS = [
 
 @pytest.mark.parametrize(("arguments", "parts"), ROWS, ids=lambda value: " ".join(value)[:60])
 def test_wrong_input_is_one_line_and_nothing_is_touched(
-    main, world, capsys, monkeypatch, arguments, parts
+    refusal, world, monkeypatch, arguments, parts
 ):
     monkeypatch.chdir(world)  # where a default of the program would lead to
     before = contents(world)
-    capsys.readouterr()
     arguments = [argument.replace("{}", str(world)) for argument in arguments]
     if not any(argument.startswith(("--workdir=", "--workdirs=")) for argument in arguments):
         arguments = [f"--workdir={world / 'new'}", *arguments]
-    code = main(arguments)
-    captured = capsys.readouterr()
-    assert code == 2, captured.err
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
+    captured = refusal(arguments)
     for part in parts:
         assert part in captured.err
     assert contents(world) == before

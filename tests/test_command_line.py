@@ -9,19 +9,12 @@ import pytest
 
 from cone_jax import command_line, runtime, workdir
 from cone_jax.errors import UserError
+from tests import tiny_run
 
 ROOT = Path(__file__).parent.parent
 MODES = {"train": "train something", "evaluate": "score it"}
 
-TINY = (
-    "--config.steps=2",
-    "--config.batch_size=32",
-    "--config.model.options.width=4",
-    "--config.model.head_hidden=16",
-    "--config.model.embedding_dim=8",
-    "--config.bank.size=64",
-    "--config.objective.cone.neighbours=8",
-)
+TINY = ("--config.steps=2", *tiny_run.FLAGS)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +55,7 @@ TINY = (
         (["--config.seed=-1"], ["seed (-1)", "between 0"]),
         (
             ["--config=configs/digit.py"],
-            ["--config (configs/digit.py)", "not a file; see configs/"],
+            ["--config (configs/digit.py)", "not a file", "did you mean 'configs/digits.py'"],
         ),
         (["--config=configs/digits.py:papper"], ["'papper'", "did you mean 'paper'"]),
         (["--config=Makefile"], ["Makefile", "Python file"]),
@@ -73,17 +66,11 @@ TINY = (
         (["--mode=report", "--coordinator=h:1"], ["--mode=report takes one process", "alone"]),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_code_2(
-    main, capsys, tmp_path, monkeypatch, arguments, parts
-):
-    monkeypatch.chdir(ROOT)
+def test_wrong_input_is_one_line_and_exit_code_2(refusal, tmp_path, arguments, parts):
     if not any(argument.startswith("--workdir") for argument in arguments):
         arguments = [f"--workdir={tmp_path / 'run'}", *arguments]
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
+    captured = refusal(arguments)
     assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
     for part in parts:
         assert part in captured.err
     assert not (tmp_path / "run").exists()

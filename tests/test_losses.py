@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cone_jax import losses
+from tests.finite_differences import finite_differences
 
 # A shape and a temperature cost a compilation each, so both come from short lists.
 TEMPERATURES = st.sampled_from([0.07, 0.5])
@@ -51,17 +52,6 @@ def loop_sup_out(similarity, positive, where, tau):
         terms = [np.log(np.exp(row[j] / tau) / every) for j in positives]
         out[i] = -sum(terms) / len(terms) if terms else 0.0
     return out
-
-
-def finite_differences(function, x, eps=1e-6):
-    """d sum(function) / dx in float64, one coordinate at a time."""
-    gradient = np.zeros_like(x)
-    for index in np.ndindex(*x.shape):
-        high, low = x.copy(), x.copy()
-        high[index] += eps
-        low[index] -= eps
-        gradient[index] = (function(high).sum() - function(low).sum()) / (2 * eps)
-    return gradient
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cone_jax import losses, margin_losses
+from tests.finite_differences import finite_differences
 
 B, D, C = 4, 3, 4
 SEEDS = st.integers(0, 2**31)
@@ -18,16 +19,6 @@ SEEDS = st.integers(0, 2**31)
 def softmax(x):
     e = np.exp(x - x.max())
     return e / e.sum()
-
-
-def finite_differences(function, x, eps=1e-6):
-    gradient = np.zeros_like(x)
-    for index in np.ndindex(*x.shape):
-        high, low = x.copy(), x.copy()
-        high[index] += eps
-        low[index] -= eps
-        gradient[index] = (function(high) - function(low)) / (2 * eps)
-    return gradient
 
 
 def angular_loss(x, centres, labels, margin, plain_share):

@@ -1,10 +1,13 @@
 """Facts about the project as a whole."""
 
+import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,14 +16,14 @@ import yaml
 ROOT = Path(__file__).parent.parent
 
 
-def test_nothing_imports_tensorflow():
+def test_nothing_imports_tensorflow_or_pytorch():
     """Every module of the package and the entry point, in a process of their own."""
     program = """
 import importlib, pkgutil, sys
 import cone_jax, main
 for module in pkgutil.walk_packages(cone_jax.__path__, "cone_jax."):
     importlib.import_module(module.name)
-loaded = [name for name in sys.modules if name.split(".")[0] == "tensorflow"]
+loaded = [name for name in sys.modules if name.split(".")[0] in ("tensorflow", "torch")]
 sys.exit(f"imported: {loaded[:3]}" if loaded else 0)
 """
     result = subprocess.run(
@@ -43,11 +46,29 @@ def test_requirements_are_exact():
         assert not line or "==" in line, line
 
 
+def test_what_the_package_imports_it_requires():
+    """But for what some formats or Weights & Biases need, who say so where it is missing."""
+    optional = {"torch", "pyarrow", "wandb"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {re.split(r"[^\w.-]", each)[0] for each in project["dependencies"]}
+    required = {name.lower().replace("_", "-") for name in required}
+    distributions = metadata.packages_distributions()
+    for path in (ROOT / "cone_jax").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            tops = {name.split(".")[0] for name in names} - sys.stdlib_module_names - optional
+            for top in tops - {"cone_jax"}:
+                known = {name.lower().replace("_", "-") for name in distributions[top]}
+                assert known & required, f"{path} imports {top}"
+
+
 def test_one_version_everywhere():
     import cone_jax
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == cone_jax.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "cone_jax.__version__"
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == cone_jax.__version__
     assert f"## {cone_jax.__version__} " in (ROOT / "CHANGELOG.md").read_text()

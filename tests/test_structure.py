@@ -121,6 +121,13 @@ def test_nothing_imports_the_entry_point_or_what_is_built_on_the_package():
         assert not {name for name in imports(path) if f"{name}.".startswith(above)}, path
 
 
+def test_what_writes_files_computes_nothing_on_a_device():
+    for module, path in MODULES.items():
+        found = {f"{name}." for name in imports(path)}
+        if any(name.startswith("cone_jax.atomic_file.") for name in found):
+            assert not {name for name in found if name.startswith("jax.")}, module
+
+
 def test_files_have_at_most_400_lines():
     for path in (*sources(*TREES), ROOT / "main.py"):
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path

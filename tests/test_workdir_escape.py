@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from cone_jax import command_line
-from cone_jax.analysis import run_comparison
+from cone_jax.analysis import comparison_files
 from cone_jax.analysis.recorded_run import RecordedRun
 from cone_jax.data.sources import tfds
 from cone_jax.errors import UserError
@@ -154,7 +154,7 @@ def test_metrics_with_hostile_names_are_compared_inside(run, tmp_path):
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     before = contents(tmp_path, tmp_path / "table")
     runs = [RecordedRun.open(tmp_path / name) for name in ("one", "two")]
-    run_comparison.write(runs, tmp_path / "table")
+    comparison_files.write(runs, tmp_path / "table")
     assert contents(tmp_path, tmp_path / "table") == before
     assert len(list((tmp_path / "table" / "figures").glob("*.svg"))) == len(names)
 

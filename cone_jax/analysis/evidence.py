@@ -11,7 +11,8 @@ import numpy as np
 
 from cone_jax import checkpointing
 from cone_jax.analysis.recorded_run import RecordedRun
-from cone_jax.analysis.snapshot import Snapshot, take
+from cone_jax.analysis.snapshot import Snapshot
+from cone_jax.analysis.snapshot_taking import take
 from cone_jax.analysis.trained_network import TrainedNetwork, open_sources, pictures
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError

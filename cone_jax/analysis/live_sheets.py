@@ -10,7 +10,8 @@ import numpy as np
 from cone_jax import distributed, memory_bank
 from cone_jax.analysis import neighbourhoods
 from cone_jax.analysis.trained_network import TrainedNetwork, pictures
-from cone_jax.data import datasets, preview
+from cone_jax.data import datasets
+from cone_jax.data.contact_sheet import contact_sheet
 from cone_jax.metric_writers import MetricWriter
 from cone_jax.training.run import Run
 from cone_jax.training.train_state import TrainState
@@ -61,7 +62,7 @@ def samples_sheet(run: Run) -> np.ndarray:
     batch = datasets.train_batches(run.config, source, num_steps=1)[0]
     shown = slice(min(_SAMPLES, len(batch["label"])))
     names = [source.class_names[label] for label in batch["label"][shown]]
-    return np.asarray(preview.contact_sheet(batch["image"][shown], names))
+    return np.asarray(contact_sheet(batch["image"][shown], names))
 
 
 def neighbours_sheet(network: TrainedNetwork) -> np.ndarray:
@@ -86,7 +87,7 @@ def neighbours_sheet(network: TrainedNetwork) -> np.ndarray:
             tiles.append(pictures(run.config, train, [record])[0] if known else blank)
             captions.append(_caption(sheet, index, place, train.class_names))
     columns = 1 + sheet.neighbours.shape[1]
-    return np.asarray(preview.contact_sheet(np.stack(tiles), captions, columns=columns))
+    return np.asarray(contact_sheet(np.stack(tiles), captions, columns=columns))
 
 
 def _caption(

@@ -11,7 +11,7 @@ from cone_jax.analysis.confusion_figure import confusion_figure
 from cone_jax.analysis.csv_table import write_csv
 from cone_jax.analysis.robustness_files import write_robustness
 from cone_jax.analysis.trained_network import pictures
-from cone_jax.data import preview
+from cone_jax.data.contact_sheet import contact_sheet
 from cone_jax.evaluation.accuracy import ClassificationOutcome
 from cone_jax.evaluation.evaluator import Outcome
 from cone_jax.evaluation.robustness import RobustnessOutcome
@@ -97,7 +97,7 @@ def _write_mistakes(outcome: ClassificationOutcome, mistakes: np.ndarray, path: 
         f"is {names[examples.labels[i]]}"
         for i in mistakes
     ]
-    sheet = preview.contact_sheet(np.stack(images), captions)
+    sheet = contact_sheet(np.stack(images), captions)
     with atomic_file.replacing(path) as unfinished:
         sheet.save(unfinished, "PNG")
     return path

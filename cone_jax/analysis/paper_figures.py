@@ -1,4 +1,4 @@
-"""The paper's figures, of one run or of several side by side, each as PNG and SVG.
+"""The paper's figures, of one run or of several side by side.
 
     gradient_coefficients    queries with their most and least similar positives and alpha
     embedding_one_class      t-SNE of the training pictures of one class
@@ -10,7 +10,6 @@ A figure that no run has anything for is left out.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -24,8 +23,8 @@ from cone_jax.analysis.snapshot import Snapshot
 _EACH = 3  # most and least similar positives
 
 
-def write(evidence: Sequence[Evidence], names: Sequence[str], directory: Path) -> list[Path]:
-    """Draws what there is for the runs called `names`; returns the files."""
+def draw(evidence: Sequence[Evidence], names: Sequence[str]) -> dict[str, Figure]:
+    """What there is to draw of the runs called `names`, by the names of the figures."""
     drawn: dict[str, Figure | None] = {
         "embedding_one_class": one_class_maps(evidence, names),
         "embedding_classes": class_maps(evidence, names),
@@ -35,11 +34,7 @@ def write(evidence: Sequence[Evidence], names: Sequence[str], directory: Path) -
     for item, name in zip(evidence, names, strict=True):
         suffix = f"_{figure_style.file_name(name)}" if len(evidence) > 1 else ""
         drawn[f"gradient_coefficients{suffix}"] = gradient_coefficients(item)
-    paths: list[Path] = []
-    for stem, figure in drawn.items():
-        if figure is not None:
-            paths += figure_style.save(figure, directory / stem)
-    return paths
+    return {stem: figure for stem, figure in drawn.items() if figure is not None}
 
 
 def gradient_coefficients(evidence: Evidence) -> Figure | None:

@@ -3,19 +3,15 @@
 Runs whose configs differ in nothing but the seed are one group.
 """
 
-import csv
-import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from cone_jax import atomic_file
-from cone_jax.analysis import figure_style, figures, page, training_curves
+from cone_jax.analysis import training_curves
 from cone_jax.analysis.config_fields import computed_fields, distinguishing_names
+from cone_jax.analysis.csv_table import csv_table
 from cone_jax.analysis.figures import Line
-from cone_jax.analysis.markdown_table import markdown_table
 from cone_jax.analysis.recorded_run import RecordedRun
 from cone_jax.analysis.training_curves import Chart
 
@@ -109,9 +105,7 @@ def _cell(summary: Summary | None, form: str) -> str:
 
 def long_csv(groups: Sequence[Group]) -> str:
     """Every metric of every group at the end of training, one a row, as a program reads it."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["run", "metric", "seeds", "mean", "deviation", "values"])
+    rows = []
     for group in groups:
         names = dict.fromkeys(name for run in group.runs for name in run.metric_names())
         for name in names:
@@ -119,9 +113,10 @@ def long_csv(groups: Sequence[Group]) -> str:
             if summary is not None:
                 deviation = "" if summary.deviation is None else summary.deviation
                 values = " ".join(map(str, summary.values))
-                row = [group.name, name, len(summary.values), summary.mean, deviation, values]
-                writer.writerow(row)
-    return file.getvalue()
+                rows.append(
+                    (group.name, name, len(summary.values), summary.mean, deviation, values)
+                )
+    return csv_table(("run", "metric", "seeds", "mean", "deviation", "values"), rows)
 
 
 class Overlay(NamedTuple):
@@ -148,32 +143,3 @@ def overlays(groups: Sequence[Group]) -> list[Overlay]:
             if lines:
                 found.append(Overlay(metric, chart.title + own, chart, lines))
     return found
-
-
-def write(runs: Sequence[RecordedRun], directory: Path) -> Path:
-    """Writes ``comparison.{html,md,csv}`` and the curves as PNG and SVG; returns the page."""
-    groups = group_runs(runs)
-    header, rows = table(groups)
-    directory.mkdir(parents=True, exist_ok=True)
-    charts = []
-    for overlay in overlays(groups):
-        key, chart = figure_style.file_name(overlay.metric.replace("/", "_")), overlay.chart
-        figure = figures.curves(overlay.lines, y_label=chart.y_label)
-        figure_style.save(figure, directory / "figures" / key)
-        charts.append(page.chart(figure, key, overlay.title))
-    note = "Bands and ± are one standard deviation over seeds. Each value is the last recorded."
-    sections = [
-        page.Section("table", "Table", page.table(header, rows, numbers=range(1, len(header)))),
-        page.Section("curves", "Curves", page.grid(charts)),
-    ]
-    opening = page.paragraph(f"{len(runs)} runs in {len(groups)} groups. {note}")
-    text = page.page("Comparison", "cone_jax", opening, sections)
-    files = {
-        "comparison.html": text,
-        "comparison.md": f"{markdown_table(header, rows)}\n\n{note}\n",
-        "comparison.csv": long_csv(groups),
-    }
-    for name, content in files.items():
-        with atomic_file.replacing(directory / name) as unfinished:
-            unfinished.write_text(content, encoding="utf-8")
-    return directory / "comparison.html"

@@ -1,10 +1,9 @@
 """A checkpoint brought back to life beside its data: what the network makes of pictures."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,12 +11,11 @@ from ml_collections import ConfigDict
 
 from cone_jax import losses, sharding
 from cone_jax.checkpointing import Checkpoints
-from cone_jax.data import datasets, pipeline, transforms
-from cone_jax.data.normalisation import normalise_images
+from cone_jax.data import datasets, transforms
 from cone_jax.data.pipeline import EvalBatches, HostBatch
 from cone_jax.data.sources import Source
+from cone_jax.evaluation.inference import infer_compiled
 from cone_jax.memory_bank import MemoryBank
-from cone_jax.models import Encoder, EncoderOutput
 from cone_jax.training.run import Run
 
 
@@ -79,10 +77,7 @@ class TrainedNetwork:
 
     def look_at_test_split(self) -> Iterator[tuple[HostBatch, Outputs]]:
         """Every test picture once, a batch at a time, without the padding of the last one."""
-        config, run = self.run.config, self.run
-        batches = datasets.eval_batches(config, run.dataset.test)
-        ahead = {"threads": config.data.threads, "prefetch": config.data.prefetch}
-        for batch in pipeline.read_ahead(batches, **ahead):
+        for batch in self.run.eval_stream(self.run.dataset.test, report=lambda line: None):
             real = batch["mask"]
             outputs = self._apply(batch["image"], self.variables)
             yield (
@@ -93,29 +88,15 @@ class TrainedNetwork:
     def _apply(self, images: np.ndarray, variables: dict[str, Any]) -> Outputs:
         learner = self.run.learner
         batch = sharding.to_devices(self.run.mesh, {"image": images})
-        return jax.device_get(
-            _apply(
-                variables,
-                batch["image"],
-                encoder=learner.encoder,
-                mean=learner.mean,
-                std=learner.std,
-            )
+        out = infer_compiled(
+            variables,
+            batch["image"],
+            encoder=learner.encoder,
+            mean=learner.mean,
+            std=learner.std,
         )
-
-
-@functools.partial(jax.jit, static_argnames=("encoder", "mean", "std"))
-def _apply(
-    variables: dict[str, Any],
-    images: jax.Array,
-    *,
-    encoder: Encoder,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-) -> Outputs:
-    images = normalise_images(images, mean, std)
-    out = cast(EncoderOutput, encoder.apply(variables, images, train=False))
-    return Outputs(out.features, losses.normalise(out.embedding), out.logits)  # type: ignore[arg-type]
+        embedding = losses.normalise(out.embedding)
+        return Outputs(*jax.device_get((out.features, embedding, out.logits)))
 
 
 def pictures(config: ConfigDict, source: Source, records: Sequence[int]) -> list[np.ndarray]:

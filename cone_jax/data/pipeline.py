@@ -9,7 +9,7 @@ Nothing here imports JAX, so that worker processes stay light.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grain
@@ -59,10 +59,10 @@ class TrainBatches:
     def __getitem__(self, step: int) -> HostBatch:
         first = step * self.order.batch_size
         draws = [self.order[first + row] for row in self.share.rows(self.order.batch_size)]
-        return _assemble([self._sample(draw) for draw in draws], "data.train_transforms")
+        return _assemble([self.sample(draw) for draw in draws], "data.train_transforms")
 
-    def _sample(self, draw: Draw) -> Sample:
-        """One sample; a record that cannot be read is replaced by the one after it."""
+    def sample(self, draw: Draw) -> Sample:
+        """One row; a record that cannot be read is replaced by the one after it."""
         damaged = NOT_DAMAGED
         for offset in range(len(self.source)):
             record = (draw.record + offset) % len(self.source)
@@ -142,10 +142,12 @@ class DamageTally:
     either case of as many as it sees in an epoch.
     """
 
-    def __init__(self, source: Source, limit: float, report: Any, share: Share = Share()) -> None:
+    def __init__(
+        self, source: Source, limit: float, report: Callable[[str], object], share: Share = Share()
+    ) -> None:
         self._source = source
         self._limit = limit
-        self._report = report  # takes one line of text
+        self._report = report
         self._in_an_epoch = -(-len(source) // share.count)
         self._drawn = 0
         self._seen: set[int] = set()

@@ -9,8 +9,6 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from tensorboardX.record_writer import masked_crc32c
-
 from cone_jax.errors import UserError
 
 _LENGTH = struct.Struct("<Q")
@@ -19,6 +17,9 @@ _CHECKSUM = struct.Struct("<I")
 
 def read_records(path: Path) -> Iterator[bytes]:
     """The records of a file, in order."""
+    # Imports PyTorch where that is installed, which takes seconds.
+    from tensorboardX.record_writer import masked_crc32c
+
     with open(path, "rb") as file:
         while header := file.read(_LENGTH.size):
             checksum = file.read(_CHECKSUM.size)

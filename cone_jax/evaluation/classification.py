@@ -7,7 +7,7 @@ in every process, and what is said of a network is computed from them in float64
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from cone_jax import losses, sharding
-from cone_jax.data.normalisation import normalise_images
 from cone_jax.evaluation import calibration
-from cone_jax.models import Encoder, EncoderOutput
+from cone_jax.evaluation.inference import infer
+from cone_jax.models import Encoder
 
 # What `summarise` finds, beside the accuracy of each class.
 METRICS = ("top1", "top5", "loss", "mean_per_class", "ece")
@@ -63,8 +63,7 @@ def _examine(
     mesh: Mesh,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The mask of one batch and the columns of its `Examples`, on every device."""
-    images = normalise_images(batch["image"], mean, std)
-    logits = cast(EncoderOutput, encoder.apply(variables, images, train=False)).logits
+    logits = infer(variables, batch["image"], encoder=encoder, mean=mean, std=std).logits
     if allowed is not None:
         logits = jnp.where(allowed, logits, -jnp.inf)
     labels = batch["label"]

@@ -1,6 +1,5 @@
 """Evaluators by the kind a config names, and whether they fit the rest of it."""
 
-import difflib
 from collections.abc import Iterable
 
 from ml_collections import ConfigDict
@@ -72,25 +71,10 @@ def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
 
 
 def _evaluator(spec: str) -> Evaluator:
-    try:
-        kind, positional, named = call_spec.read(spec)
-    except ValueError as error:
-        raise UserError(
-            f"evaluation.evaluators ({spec!r}) must read like knn(k=20, every_epochs=5): a kind "
-            f"from {', '.join(KINDS)}, and numbers or strings in brackets"
-        ) from error
-    if kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.4)
-        cure = f"the closest is {_signature(near[0])}" if near else f"there are {', '.join(KINDS)}"
-        raise UserError(f"evaluation.evaluators ({spec}): no evaluator {kind!r}; {cure}")
-    try:
-        return KINDS[kind](*positional, **named)
-    except (TypeError, ValueError) as error:
-        reason = str(error).removeprefix(f"{KINDS[kind].__name__}.__init__() ")
-        raise UserError(
-            f"evaluation.evaluators ({spec}): {reason}; use {_signature(kind)}"
-        ) from error
-
-
-def _signature(kind: str) -> str:
-    return call_spec.signature(kind, KINDS[kind])
+    return call_spec.build(
+        spec,
+        KINDS,
+        where=f"evaluation.evaluators ({spec})",
+        noun="evaluator",
+        example="knn(k=20, every_epochs=5)",
+    )

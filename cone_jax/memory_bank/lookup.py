@@ -40,7 +40,13 @@ class Queries(NamedTuple):
 def valid_rows(
     bank: MemoryBank, exclude_ids: Int[Array, " B"] | None = None
 ) -> Bool[Array, "#B K"]:
-    """Which rows each query may see: those written, without its own record's older copies."""
+    """Which rows each query may see: those written, without its own record's older copies.
+
+    >>> from cone_jax.memory_bank import enqueue, init
+    >>> bank = enqueue(init(3, 2, 0), jnp.eye(2), jnp.array([7, 8]), None, ids=jnp.array([0, 1]))
+    >>> valid_rows(bank).tolist(), valid_rows(bank, jnp.array([1])).tolist()
+    ([[True, True, False]], [[True, False, False]])
+    """
     queries = Queries(jnp.zeros((1, 0)), exclude_ids)
     return _visible(bank, queries, 0)[:, : bank.size]
 
@@ -50,6 +56,11 @@ def similarity(bank: MemoryBank, queries: Float[Array, "B D"]) -> Float[Array, "
 
     At a temperature of 0.07 an error of 0.004 in a cosine is 0.06 in a logit, hence the
     highest matmul precision also where the network computes in bfloat16.
+
+    >>> from cone_jax.memory_bank import enqueue, init
+    >>> bank = enqueue(init(2, 2, 0), jnp.eye(2), jnp.array([7, 8]), None)
+    >>> print(similarity(bank, jnp.array([[0.6, 0.8]])))
+    [[0.6 0.8]]
     """
     return losses.cosines(queries, jax.lax.stop_gradient(bank.features[: bank.size]))
 
@@ -146,7 +157,14 @@ def all_rows(
     queries: Float[Array, "B D"],
     exclude_ids: Int[Array, " B"] | None = None,
 ) -> Neighbours:
-    """Every row as a neighbour, in bank order: the whole bank as anchors."""
+    """Every row as a neighbour, in bank order: the whole bank as anchors.
+
+    >>> from cone_jax.memory_bank import enqueue, init
+    >>> bank = enqueue(init(3, 2, 0), jnp.eye(2), jnp.array([7, 8]), None)
+    >>> near = all_rows(bank, jnp.array([[0.6, 0.8]]))
+    >>> near.labels.tolist(), near.valid.tolist()
+    ([[7, 8, -1]], [[True, True, False]])
+    """
     cosines = similarity(bank, queries)
     valid = jnp.broadcast_to(valid_rows(bank, exclude_ids), cosines.shape)
     rows = jnp.broadcast_to(jnp.arange(bank.size), cosines.shape)
@@ -251,7 +269,13 @@ def recall(
     k: int,
     exclude_ids: Int[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
-    """The share of the true k nearest rows that `neighbours` finds: 1 unless it approximates."""
+    """The share of the true k nearest rows that `neighbours` finds: 1 unless it approximates.
+
+    >>> from cone_jax.memory_bank import enqueue, init
+    >>> bank = enqueue(init(3, 2, 0), jnp.eye(2), jnp.array([7, 8]), None)
+    >>> float(recall(bank, jnp.array([[0.6, 0.8]]), k=1))
+    1.0
+    """
     found = neighbours(bank, queries, k, exclude_ids)
     true = neighbours(bank.replace(recall_target=1.0), queries, k, exclude_ids)
     hit = jnp.any(true.rows[:, :, None] == found.rows[:, None, :], axis=-1) & true.valid

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from cone_jax import summary
-from cone_jax.analysis import paper_figures
+from cone_jax.analysis import figure_style, paper_figures
 from cone_jax.analysis.evidence import gather
 from cone_jax.analysis.run_comparison import group_runs
 from cone_jax.command_line import Arguments
@@ -23,8 +23,9 @@ def analyze(arguments: Arguments, console: Console) -> None:
     for item in evidence:
         if item.missing:
             say(f"left out of {item.run.directory}: {item.missing}")
-    paths = paper_figures.write(evidence, names, arguments.workdir / "figures")
-    if not paths:
+    drawn = paper_figures.draw(evidence, names)
+    if not drawn:
         raise UserError(f"--workdir ({arguments.workdir}): nothing recorded to draw a figure of")
-    for path in paths:
-        say(f"written: {path}")
+    for stem, figure in drawn.items():
+        for path in figure_style.save(figure, arguments.workdir / "figures" / stem):
+            say(f"written: {path}")

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cone_jax import summary
-from cone_jax.analysis import run_comparison
+from cone_jax.analysis import comparison_files, run_comparison
 from cone_jax.analysis.recorded_run import RecordedRun
 from cone_jax.command_line import Arguments
 from cone_jax.errors import UserError
@@ -26,5 +26,5 @@ def compare(arguments: Arguments, console: Console) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    path = run_comparison.write(runs, arguments.workdir)
+    path = comparison_files.write(runs, arguments.workdir)
     summary.plain_lines(console)(f"written: {path}")

@@ -60,11 +60,8 @@ def _outcomes(
     served = [evaluator for evaluator in evaluators if stage.can_serve(evaluator)]
     if len(served) < len(evaluators):
         left_out = next(item for item in evaluators if item not in served)
-        if left_out.needs_classifier and not stage.learner.objective.needs.classifier:
-            raise UserError(
-                f"--step ({step}) is in the first stage of {stage.config.objective.name}, which "
-                f"trains no classifier; choose one after {stage.last_step}"
-            )
+        if left_out.needs_classifier:
+            stage.require_classifier(step)
         raise UserError(
             f"--evaluators: the checkpoint at step {step} has no {left_out.network} network"
         )
@@ -72,7 +69,7 @@ def _outcomes(
     with Checkpoints(directory, read_only=True) as checkpoints:
         for evaluator in evaluators:
             variables = run.restore_variables(checkpoints, step, evaluator.network)
-            outcome = evaluator.evaluate(stage, variables, console.print)
+            outcome = evaluator.evaluate(stage, variables, summary.plain_lines(console))
             outcomes.append((evaluator, outcome))
     return outcomes
 

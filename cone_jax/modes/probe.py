@@ -14,7 +14,7 @@ from cone_jax.command_line import Arguments
 from cone_jax.evaluation.evaluator import Variables
 from cone_jax.evaluation.probes import (
     Features,
-    extraction,
+    feature_files,
     few_shot_scores,
     knn_scores,
     linear_scores,
@@ -36,13 +36,14 @@ def probe(arguments: Arguments, console: Console) -> None:
     say = summary.plain_lines(console)
     output = Path(arguments.flags["output"]).expanduser() if arguments.flags["output"] else None
     if output is not None:
-        extraction.check_path(output)
+        feature_files.check_path(output)
     if arguments.config.init_from:
         config = starting_point.adopt(arguments.config, arguments.recipe, arguments.flags["step"])
         starting_point.check_weights(config)
         run = Run.open(config)
         origin: dict[str, Any] = {"init_from": config.init_from}
-        variables = initial_weights.load(run, say).variables
+        state, _ = initial_weights.load(run, say)
+        variables = state.variables
     else:
         run, variables, step = _checkpoint(arguments)
         origin = {"step": step}
@@ -51,7 +52,7 @@ def probe(arguments: Arguments, console: Console) -> None:
         for name, source in (("train", run.dataset.train), ("test", run.dataset.test))
     }
     if output is not None and distributed.is_primary():
-        extraction.export(output, splits, run.dataset.class_names)
+        feature_files.write(output, splits, run.dataset.class_names)
         say(f"written: {output}")
     scores = all_scores(run, splits["train"], splits["test"])
     counts = {f"{name}_examples": len(rows.labels) for name, rows in splits.items()}

@@ -12,6 +12,6 @@ from cone_jax.metric_writers import TIMING_FILE, latest_values
 def train(arguments: Arguments, console: Console) -> None:
     """Trains, or says that there is nothing left to do."""
     metrics = training.train(arguments.config, arguments.workdir, console, LiveSheets())
-    report.write_after_training(arguments.workdir, console.print)
+    report.write_after_training(arguments.workdir, summary.plain_lines(console))
     timing = latest_values(arguments.workdir / TIMING_FILE)
     summary.print_training(console, metrics, timing["time/seconds"], arguments.workdir)

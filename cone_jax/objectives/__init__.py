@@ -8,6 +8,7 @@ from cone_jax.objectives.objective import (
     Needs,
     Objective,
     StepInputs,
+    require,
 )
 from cone_jax.objectives.registry import create, default_settings, names
 
@@ -22,4 +23,5 @@ __all__ = [
     "create",
     "default_settings",
     "names",
+    "require",
 ]

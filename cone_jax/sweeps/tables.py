@@ -1,7 +1,5 @@
 """A sweep's table as CSV, Markdown and heat map, the paper's values beside."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +9,7 @@ from matplotlib.figure import Figure
 
 from cone_jax import atomic_file
 from cone_jax.analysis import figure_style, figures
+from cone_jax.analysis.csv_table import csv_table
 from cone_jax.analysis.figures import Matrix
 from cone_jax.analysis.markdown_table import markdown_table
 from cone_jax.sweeps.definition import Cell, Sweep
@@ -58,16 +57,14 @@ def write(sweep: Sweep, measured: Sequence[Entry], directory: Path) -> list[Path
 
 def as_csv(sweep: Sweep, measured: Sequence[Entry]) -> str:
     """One row a cell."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     row_name, column_name = sweep.row_name, sweep.column_name or "column"
-    writer.writerow([row_name, column_name, "unit", "runs", "mean", "deviation", "paper"])
+    rows = []
     for entry in measured:
         cell = entry.cell
         numbers = (entry.mean, entry.deviation, cell.paper)
-        cells = ["" if number is None else number for number in numbers]
-        writer.writerow([cell.row, cell.column, sweep.unit, len(entry.values), *cells])
-    return file.getvalue()
+        shown = ("" if number is None else number for number in numbers)
+        rows.append((cell.row, cell.column, sweep.unit, len(entry.values), *shown))
+    return csv_table((row_name, column_name, "unit", "runs", "mean", "deviation", "paper"), rows)
 
 
 def as_markdown(sweep: Sweep, measured: Sequence[Entry]) -> str:

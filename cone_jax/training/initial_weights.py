@@ -1,19 +1,17 @@
 """A state that does not start from random weights."""
 
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from cone_jax import atomic_file, distributed, interop
+from cone_jax import interop
 from cone_jax.errors import UserError
 from cone_jax.evaluation.evaluator import Report
 from cone_jax.interop import ImportReport, IncompleteImport
 from cone_jax.training.run import Run
 from cone_jax.training.train_state import TrainState
 
-ACCOUNT_FILE = "init_from.txt"
 _SHOWN = 20  # names that are not simply mapped
 
 
@@ -23,11 +21,11 @@ def check(run: Run, report: Report) -> None:
     _read(run, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes), report)
 
 
-def load(run: Run, report: Report, directory: Path | None = None) -> TrainState:
+def load(run: Run, report: Report) -> tuple[TrainState, ImportReport]:
     """A new state whose networks, query and key alike, start from the weights the config names.
 
-    What was not simply mapped is reported, also where that is an error; what became of every name
-    is written to `directory`, if there is one.
+    With it what became of every name; what was not simply mapped is reported, also where that
+    is an error.
     """
     state = run.init_state()
     variables, account = _read(run, jax.device_get(state.variables), report)
@@ -35,10 +33,7 @@ def load(run: Run, report: Report, directory: Path | None = None) -> TrainState:
     _report_rest(account, report)
     for name in account.reinitialised:
         report(f"{name} starts anew: another number of classes")
-    if directory is not None and distributed.is_primary():
-        with atomic_file.replacing(directory / ACCOUNT_FILE) as unfinished:
-            unfinished.write_text(account.table() + "\n", encoding="utf-8")
-    return state.with_weights(variables)
+    return state.with_weights(variables), account
 
 
 def _read(

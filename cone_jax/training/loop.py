@@ -1,7 +1,6 @@
 """Training from a config to a finished run in a directory."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from clu import parameter_overview
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from cone_jax import disk_errors, distributed, wandb_mirror, workdir
+from cone_jax import disk_errors, distributed, summary, wandb_mirror, workdir
 from cone_jax.checkpointing import Checkpoints, Restored
 from cone_jax.errors import Interrupted, UserError
 from cone_jax.evaluation.evaluator import Evaluator, Report
@@ -49,8 +48,7 @@ def train(
     directory = Path(directory).expanduser().absolute()
     primary = distributed.is_primary()
     console = (console or Console()) if primary else Console(quiet=True)
-    # Names of files may look like Rich's markup.
-    say = functools.partial(console.print, soft_wrap=True, highlight=False, markup=False)
+    say = summary.plain_lines(console)
     run = Run.open(config)
     wandb_mirror.check(config)
     if config.init_from and not workdir.has_checkpoints(directory):
@@ -108,7 +106,7 @@ def _run_stage(
     first_step = int(start.state.step)
     if first_step == stage.first_step > 0:
         start = start._replace(state=stage.take_over(start.state))
-    console.print(_headline(stage, first_step), soft_wrap=True, highlight=False, markup=False)
+    summary.plain_lines(console)(_headline(stage, first_step))
     display = ProgressDisplay(
         console,
         total_steps=stage.last_step,
@@ -140,8 +138,7 @@ def _fit(
     seconds_before, began = start.progress["seconds"], time.monotonic()
     first_step = int(state.step)
     stream = run.train_stream(first_step, display.say)
-    skipped = start.progress.get("skipped", 0)
-    guard = NonfiniteGuard(run, checkpoints, writer, display.say, skipped)
+    guard = NonfiniteGuard(run, checkpoints, writer, display.say, start.progress["skipped"])
     for step, batch in enumerate(stream, start=first_step + 1):
         if step == first_step + 1:
             display.say(memory.overview(state, batch))
@@ -188,9 +185,8 @@ def _resume(run: Run, directory: Path, checkpoints: Checkpoints, report: Report)
     """The newest intact checkpoint, or the beginning."""
     step = checkpoints.newest_intact_step(report)
     if step is None:
-        start_from = run.config.init_from
-        state = initial_weights.load(run, report, directory) if start_from else run.init_state()
-        return Restored(state, _data_state(run, 0), {"window": {}, "seconds": 0.0})
+        state = _initial_state(run, directory, report)
+        return Restored(state, _data_state(run, 0), {"window": {}, "seconds": 0.0, "skipped": 0})
     restored = checkpoints.restore(step, run.stage_at(step).abstract_state())
     expected = _data_state(run, step)
     if restored.data != expected:
@@ -199,6 +195,15 @@ def _resume(run: Run, directory: Path, checkpoints: Checkpoints, report: Report)
             f"now the training set gives {expected}; restore the data or use another --workdir"
         )
     return restored
+
+
+def _initial_state(run: Run, directory: Path, report: Report) -> TrainState:
+    if not run.config.init_from:
+        return run.init_state()
+    state, account = initial_weights.load(run, report)
+    if distributed.is_primary():
+        workdir.keep_account(directory, account.table())
+    return state
 
 
 def _data_state(run: Run, step: int) -> dict[str, int]:

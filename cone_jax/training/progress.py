@@ -13,6 +13,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from cone_jax import summary
+
 # Loss terms first, then what says how well it goes; anything else stays in the metrics file.
 SHOWN = ("loss", "loss_ce", "loss_sup_in", "loss_sup_out", "loss_dc", "top1")
 BAR_WIDTH = 52  # columns for everything but the metrics
@@ -34,6 +36,7 @@ class ProgressDisplay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
+        self.say = summary.plain_lines(console)  # prints a line above the bar
         self._total_steps = total_steps
         self._steps_per_epoch = steps_per_epoch
         self._batch_size = batch_size
@@ -92,10 +95,6 @@ class ProgressDisplay:
     def restart_clock(self, step: int) -> None:
         """Leaves the time since the last report, such as an evaluation, out of images/s."""
         self._mark = (step, self._clock())
-
-    def say(self, line: str) -> None:
-        """Prints a line above the bar."""
-        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def _epoch(self, step: int) -> str:
         total = -(-(self._total_steps - self._epoch_zero) // self._steps_per_epoch)

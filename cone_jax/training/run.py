@@ -139,12 +139,7 @@ class Run:
 
         They belong to the encoder of ``stage_at(step)``.
         """
-        stage = self.stage_at(step)
-        if not stage.learner.objective.needs.classifier:
-            raise UserError(
-                f"--step ({step}) is in the first stage of {stage.config.objective.name}, which "
-                f"trains no classifier; choose one after {stage.last_step}"
-            )
+        self.require_classifier(step)
         return self.restore_variables(checkpoints, step, "evaluated")
 
     def restore_variables(self, checkpoints: Checkpoints, step: int, network: str) -> Variables:
@@ -160,6 +155,15 @@ class Run:
         if network != "query" and abstract.averaged is not None:
             return checkpoints.restore_fields(step, {"averaged": abstract.averaged})["averaged"]
         return checkpoints.restore_fields(step, abstract.variables)
+
+    def require_classifier(self, step: int) -> None:
+        """`UserError` where the checkpoint at `step` has no trained classifier."""
+        stage = self.stage_at(step)
+        if not stage.learner.objective.needs.classifier:
+            raise UserError(
+                f"--step ({step}) is in the first stage of {stage.config.objective.name}, which "
+                f"trains no classifier; choose one after {stage.last_step}"
+            )
 
     @property
     def evaluators(self) -> tuple[Evaluator, ...]:
@@ -235,7 +239,7 @@ class Run:
         """Finds out before training whether the transforms give what the model expects."""
         size = self.config.data.image_size
         batches = datasets.train_batches(self.config, self.dataset.train, 1, Share())
-        sample = batches._sample(batches.order[0])["image"]
+        sample = batches.sample(batches.order[0])["image"]
         if sample.shape[-3:] != (size, size, 3):
             height, width, _ = sample.shape[-3:]
             raise UserError(

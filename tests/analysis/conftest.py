@@ -9,6 +9,8 @@ import pytest
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from tests import tiny_run
+
 HOSTILE = "<script>alert('x')</script>"
 
 
@@ -47,24 +49,11 @@ def one_layer(name, *, make, stem, width):
 
 
 def small_config(data: Path) -> ConfigDict:
-    from cone_jax.recipe_file import load_recipe
-
-    config = load_recipe("configs/digits.py").unlock()
+    config = tiny_run.config()
     config.data.source = "array"
     config.data.path = str(data)
-    config.batch_size = 32
-    config.steps = 8
     config.model.name = "one_layer"
     config.model.options.width = 32
-    config.model.head_hidden = 16
-    config.model.embedding_dim = 8
-    config.bank.size = 72
-    config.objective.cone.neighbours = 8
-    config.objective.cone.start_epochs = 0
-    config.log_every = 3
-    config.evaluation.batch_size = 64
-    config.evaluation.every_epochs = 0.0
-    config.checkpoint.every_epochs = 0.0
     return config
 
 

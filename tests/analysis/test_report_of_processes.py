@@ -12,18 +12,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cone_jax.analysis.snapshot import Snapshot
 from cone_jax.metric_writers import METRICS_FILE, latest_values
+from tests import tiny_run
 
 ROOT = Path(__file__).parent.parent.parent
-TINY = (
-    "--config.steps=3",
-    "--config.batch_size=32",
-    "--config.model.options.width=4",
-    "--config.model.head_hidden=16",
-    "--config.model.embedding_dim=8",
-    "--config.bank.size=64",
-    "--config.objective.cone.neighbours=8",
-    "--config.evaluation.batch_size=120",
-)
+TINY = ("--config.steps=3", "--config.evaluation.batch_size=120", *tiny_run.FLAGS)
 # One device each; programs that run once are better compiled in half the time.
 QUICK = {"JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 

@@ -1,68 +1,19 @@
+"""The preview shows what training will see, in a file that is complete or not there."""
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from cone_jax.data import datasets, preview, sources
+from cone_jax.data.contact_sheet import contact_sheet
 from cone_jax.errors import UserError
-
-COLOURS = np.array([[200, 0, 0], [0, 200, 0], [0, 0, 200], [200, 200, 0], [0, 200, 200]], np.uint8)
-
-
-def solid(count: int, side: int) -> np.ndarray:
-    return np.broadcast_to(COLOURS[:count, None, None], (count, side, side, 3))
-
-
-def area(sheet: Image.Image, colour: np.ndarray) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of the pixels of one colour, which must fill that box."""
-    rows, columns = np.nonzero((np.asarray(sheet) == colour).all(-1))
-    box = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
-    assert len(rows) == (box[2] - box[0]) * (box[3] - box[1])
-    return box
-
-
-def test_every_sample_is_drawn_whole_row_by_row():
-    sheet = preview.contact_sheet(solid(5, 100), ["name"] * 5, columns=3)
-    boxes = [area(sheet, colour) for colour in COLOURS]
-    assert all((right - left, bottom - top) == (100, 100) for left, top, right, bottom in boxes)
-    lefts, tops = [box[0] for box in boxes], [box[1] for box in boxes]
-    assert lefts[0] < lefts[1] < lefts[2]
-    assert (lefts[3], lefts[4]) == (lefts[0], lefts[1])
-    assert tops[0] == tops[1] == tops[2] < tops[3] == tops[4]
-
-
-def test_small_pictures_are_enlarged_pixel_by_pixel():
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 200, (1, 8, 8, 3), np.uint8)
-    sheet = np.asarray(preview.contact_sheet(images, [""]))
-    rows, columns = np.nonzero((sheet != 255).all(-1))
-    drawn = sheet[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
-    assert drawn.shape == (96, 96, 3)
-    np.testing.assert_array_equal(drawn, images[0].repeat(12, 0).repeat(12, 1))
-
-
-def test_two_views_stand_side_by_side():
-    views = np.stack([solid(2, 100), solid(5, 100)[3:]], axis=1)
-    sheet = preview.contact_sheet(views, ["a", "b"])
-    first, second = area(sheet, COLOURS[0]), area(sheet, COLOURS[3])
-    assert second == (first[0] + 100, first[1], first[2] + 100, first[3])
-
-
-def test_captions_stand_below_their_picture_and_inside_its_width():
-    plain = np.asarray(preview.contact_sheet(solid(2, 100), ["", ""], columns=2), np.int64)
-    named = preview.contact_sheet(solid(2, 100), ["owl", "a very long name " * 20], columns=2)
-    ink = np.abs(np.asarray(named, np.int64) - plain).any(-1)
-    for index, width in ((0, 40), (1, 100)):
-        left, _, right, bottom = area(named, COLOURS[index])
-        rows, columns = np.nonzero(ink[:, left : right + 10])
-        assert bottom <= rows.min()
-        assert rows.max() < bottom + 24
-        assert width * 0.5 < columns.max() - columns.min() <= width
+from tests.data.test_contact_sheet import solid
 
 
 def test_the_file_is_written_with_its_captions(tmp_path):
     captions = ["wren", "owl", "tit", "tit"]
     path = preview.write(tmp_path / "new/preview.png", solid(4, 100), captions)
-    expected = preview.contact_sheet(solid(4, 100), captions)
+    expected = contact_sheet(solid(4, 100), captions)
     np.testing.assert_array_equal(np.asarray(Image.open(path)), np.asarray(expected))
     assert [file.name for file in path.parent.iterdir()] == ["preview.png"]
 
@@ -74,7 +25,7 @@ def test_the_sheet_of_a_config_shows_the_first_samples_of_training(tmp_path, tin
     source = sources.create("digits", "train")
     batch = datasets.train_batches(tiny_config, source, num_steps=1)[0]
     names = [str(label) for label in batch["label"][:20]]  # digits are called what they are
-    expected = preview.contact_sheet(batch["image"][:20], names)
+    expected = contact_sheet(batch["image"][:20], names)
     np.testing.assert_array_equal(np.asarray(Image.open(path)), np.asarray(expected))
 
 
@@ -90,12 +41,3 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/preview\.png cannot be written"):
         preview.write(tmp_path / "file/preview.png", solid(1, 8), ["a"])
-
-
-@pytest.mark.parametrize(
-    ("images", "captions"),
-    [(solid(2, 8), ["a"]), (solid(2, 8)[0], ["a"] * 8), (solid(1, 8) / 255, ["a"])],
-)
-def test_wrong_arguments_are_refused(images, captions):
-    with pytest.raises(ValueError, match="must be uint8"):
-        preview.contact_sheet(images, captions)

@@ -1,7 +1,6 @@
 """Accuracy against scikit-learn and NumPy, whatever the batch size and the device count."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn import metrics as reference
@@ -11,6 +10,7 @@ from cone_jax.data import transforms
 from cone_jax.data.pipeline import EvalBatches
 from cone_jax.data.sources.array import ArraySource
 from cone_jax.evaluation import classification
+from tests.models import random_variables
 
 MEAN = STD = (0.5, 0.5, 0.5)
 
@@ -18,8 +18,7 @@ MEAN = STD = (0.5, 0.5, 0.5)
 @pytest.fixture(scope="module")
 def network():
     encoder = models.create("resnet8", 7, stem="cifar", projection=None, width=4)
-    variables = encoder.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)), train=False)
-    return encoder, variables
+    return encoder, random_variables.draw(encoder, 8)
 
 
 def make_source(count=45, classes=7, missing=5):
@@ -55,9 +54,8 @@ def test_numbers_equal_scikit_learns(network, batch_size, devices):
     encoder, variables = network
     images = np.stack([source[i].image for i in range(len(source))]).astype(np.float32)
     labels = np.array([source[i].label for i in range(len(source))])
-    logits = np.asarray(
-        encoder.apply(variables, (images / 255 - 0.5) / 0.5, train=False).logits, np.float64
-    )
+    logits = random_variables.logits(encoder, variables, (images / 255 - 0.5) / 0.5)
+    logits = logits.astype(np.float64)
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     every = np.arange(7)
     assert result.examples == 45
@@ -77,9 +75,8 @@ def test_numbers_equal_scikit_learns(network, batch_size, devices):
 
 def test_top5_with_fewer_than_five_classes_is_one():
     encoder = models.create("resnet8", 3, stem="cifar", projection=None, width=4)
-    variables = encoder.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)), train=False)
     source = make_source(classes=3, missing=-1)
-    assert evaluate((encoder, variables), source, 16, 1).top5 == 1.0
+    assert evaluate((encoder, random_variables.draw(encoder, 8)), source, 16, 1).top5 == 1.0
 
 
 def test_nothing_to_evaluate_is_said():

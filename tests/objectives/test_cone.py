@@ -11,6 +11,7 @@ from cone_jax import memory_bank
 from cone_jax.models import EncoderOutput
 from cone_jax.objectives import MixedLabels, StepInputs
 from cone_jax.objectives.cone import Cone
+from tests.finite_differences import finite_differences
 
 B, K, D, C = 6, 12, 4, 3
 
@@ -169,24 +170,15 @@ def test_loss_and_gradient_are_those_of_the_transcription(changes, situation):
     gradient = jax.grad(of_query)(inputs.query)
     on_host = jax.device_get(inputs)
     for name in ("embedding", "logits"):
-        expected = finite_differences(cone, on_host, name)
+        expected = finite_differences(
+            lambda value, name=name: reference(
+                cone, on_host._replace(query=on_host.query._replace(**{name: value}))
+            )[0],
+            getattr(on_host.query, name),
+            eps=1e-5,
+        )
         actual = getattr(gradient, name)
         np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-4, err_msg=name)
-
-
-def finite_differences(cone, inputs, name, eps=1e-5):
-    start = np.asarray(getattr(inputs.query, name), np.float64)
-    gradient = np.zeros_like(start)
-    for index in np.ndindex(*start.shape):
-        totals = []
-        for sign in (1, -1):
-            moved = start.copy()
-            moved[index] += sign * eps
-            totals.append(
-                reference(cone, inputs._replace(query=inputs.query._replace(**{name: moved})))[0]
-            )
-        gradient[index] = (totals[0] - totals[1]) / (2 * eps)
-    return gradient
 
 
 def test_only_cross_entropy_while_waiting():

@@ -1,6 +1,5 @@
 """Whole runs on digits: interrupted equals uninterrupted, finished runs stay as they are."""
 
-import jax
 import numpy as np
 import pytest
 from rich.console import Console
@@ -12,7 +11,7 @@ from cone_jax.evaluation.accuracy import Classification
 from cone_jax.evaluation.evaluator import Outcome
 from cone_jax.metric_writers import read_records
 from cone_jax.training.run import Run
-from tests.training.interrupted import train_and_stop
+from tests.training.interrupted import assert_same, train_and_stop
 
 QUIET = Console(quiet=True)
 
@@ -42,17 +41,13 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(short_config, tmp_path, mo
     steps = [record["step"] for record in read_records(whole / "metrics.jsonl")]
     assert steps == [3, 4, 6, 8]
     one, other = restore(short_config, whole, 8), restore(short_config, parts, 8)
-    leaves = zip(
-        jax.tree_util.tree_leaves_with_path(one.state), jax.tree.leaves(other.state), strict=True
-    )
-    for (path, a), b in leaves:
-        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
+    assert_same(one.state, other.state)
     assert one.data == other.data
     assert one.progress["window"] == other.progress["window"]
 
 
-def test_next_batch_after_a_resume_is_the_one_that_was_due(tiny_config):
-    run = Run.open(tiny_config)
+def test_next_batch_after_a_resume_is_the_one_that_was_due(quick_config):
+    run = Run.open(quick_config)
     stream = run.train_stream(0, print)
     due = [next(stream) for _ in range(3)][2]
     resumed = next(run.train_stream(2, print))
@@ -60,47 +55,49 @@ def test_next_batch_after_a_resume_is_the_one_that_was_due(tiny_config):
         np.testing.assert_array_equal(due[name], resumed[name])
 
 
-def test_finished_run_is_left_alone(tiny_config, tmp_path):
-    tiny_config.steps = 2
-    final = training.train(tiny_config, tmp_path, QUIET)
+def test_finished_run_is_left_alone(quick_config, tmp_path):
+    quick_config.steps = 2
+    final = training.train(quick_config, tmp_path, QUIET)
     contents = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert training.train(tiny_config, tmp_path, QUIET) == final
+    assert training.train(quick_config, tmp_path, QUIET) == final
     assert final["step"] == 2
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert after == contents
 
 
-def test_latest_and_best_checkpoints_are_kept(short_config, tmp_path, monkeypatch):
+def test_latest_and_best_checkpoints_are_kept(quick_config, tmp_path, monkeypatch):
     scores = iter([0.9, 0.1])
     monkeypatch.setattr(
         Classification,
         "evaluate",
         lambda self, run, variables, report: Outcome({"top1": next(scores), "loss": 1.0}),
     )
-    short_config.checkpoint.keep = 1
-    training.train(short_config, tmp_path, QUIET)
+    quick_config.evaluation.every_epochs = 4 / 44
+    quick_config.checkpoint.every_epochs = 2 / 44
+    quick_config.checkpoint.keep = 1
+    training.train(quick_config, tmp_path, QUIET)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["4", "8"]
     with Checkpoints(tmp_path, best_metric="test/top1") as checkpoints:
         assert checkpoints.best_step() == 4
 
 
-def test_a_workdir_belongs_to_one_config(tiny_config, tmp_path):
-    tiny_config.steps = 1
-    training.train(tiny_config, tmp_path, QUIET)
-    tiny_config.optimizer.weight_decay = 0.5
+def test_a_workdir_belongs_to_one_config(quick_config, tmp_path):
+    quick_config.steps = 1
+    training.train(quick_config, tmp_path, QUIET)
+    quick_config.optimizer.weight_decay = 0.5
     with pytest.raises(UserError, match=r"optimizer.weight_decay = 0.0005.*says 0.5"):
-        training.train(tiny_config, tmp_path, QUIET)
+        training.train(quick_config, tmp_path, QUIET)
 
 
-def test_a_diverged_loss_stops_the_run(tiny_config, tmp_path):
-    tiny_config.optimizer.learning_rate = 1e30
-    tiny_config.schedule.warmup_epochs = 0.0
+def test_a_diverged_loss_stops_the_run(quick_config, tmp_path):
+    quick_config.optimizer.learning_rate = 1e30
+    quick_config.schedule.warmup_epochs = 0.0
     with pytest.raises(TrainingFailed, match=r"lower optimizer\.learning_rate"):
-        training.train(tiny_config, tmp_path, QUIET)
+        training.train(quick_config, tmp_path, QUIET)
 
 
-def test_batch_must_divide_over_the_devices(tiny_config, tmp_path):
-    tiny_config.batch_size = 36
+def test_batch_must_divide_over_the_devices(quick_config, tmp_path):
+    quick_config.batch_size = 36
     with pytest.raises(UserError, match=r"batch_size \(36\) must be a multiple of the 8 devices"):
-        training.train(tiny_config, tmp_path / "run", QUIET)
+        training.train(quick_config, tmp_path / "run", QUIET)
     assert not (tmp_path / "run").exists()

@@ -1,6 +1,5 @@
 """Methods in two stages: what the second one takes over, freezes and drops; and resuming."""
 
-import jax
 import numpy as np
 import pytest
 from rich.console import Console
@@ -12,7 +11,7 @@ from cone_jax.errors import UserError
 from cone_jax.metric_writers import read_records
 from cone_jax.training import stages
 from cone_jax.training.run import Run
-from tests.training.interrupted import train_and_stop
+from tests.training.interrupted import assert_same, train_and_stop
 
 QUIET = Console(quiet=True)
 FIRST, SECOND = 6, 5  # steps of each stage
@@ -34,12 +33,6 @@ def restore(config, workdir, step):
     run = Run.open(config)
     with Checkpoints(workdir, read_only=True) as checkpoints:
         return checkpoints.restore(step, run.stage_at(step).abstract_state()).state
-
-
-def assert_same(one, other):
-    leaves = zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(other), strict=True)
-    for (path, a), b in leaves:
-        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
 
 
 def test_interrupted_equals_uninterrupted_across_the_boundary(two_stages, tmp_path, monkeypatch):

@@ -67,28 +67,28 @@ def test_one_device_and_eight_give_the_same(tiny_config, objective):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5)
 
 
-def test_step_compiles_once_and_keeps_the_state_replicated(tiny_config):
+def test_step_compiles_once_and_keeps_the_state_replicated(quick_config):
     traces_before = training.train_step._cache_size()
-    tiny_config.seed = 12345  # a config of its own, so that nothing is compiled yet
-    state, mesh = start(tiny_config)
+    quick_config.seed = 12345  # a config of its own, so that nothing is compiled yet
+    state, mesh = start(quick_config)
     for seed in range(4):
         state, _ = training.train_step(state, sharding.to_devices(mesh, make_batch(seed)))
     assert training.train_step._cache_size() == traces_before + 1
     assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state))
 
 
-def test_state_is_donated(tiny_config):
-    state, mesh = start(tiny_config)
+def test_state_is_donated(quick_config):
+    state, mesh = start(quick_config)
     training.train_step(state, sharding.to_devices(mesh, make_batch()))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
-def test_order_of_a_step_average_key_bank(tiny_config):
+def test_order_of_a_step_average_key_bank(quick_config):
     """The key sees the average made before this step; the bank gets exactly those keys."""
-    tiny_config.ema.momentum = 0.5
-    tiny_config.optimizer.learning_rate = 0.5
-    tiny_config.schedule.warmup_epochs = 0.0
-    state, mesh = start(tiny_config, devices=1)
+    quick_config.ema.momentum = 0.5
+    quick_config.optimizer.learning_rate = 0.5
+    quick_config.schedule.warmup_epochs = 0.0
+    state, mesh = start(quick_config, devices=1)
     state, _ = training.train_step(state, sharding.to_devices(mesh, make_batch(0)))
     before = jax.device_get(state)
     batch = make_batch(1)
@@ -120,11 +120,11 @@ def test_order_of_a_step_average_key_bank(tiny_config):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_average_after_the_update_as_in_the_papers_algorithm(tiny_config):
-    tiny_config.ema.momentum = 0.5
-    tiny_config.ema.order = "after_update"
-    tiny_config.schedule.warmup_epochs = 0.0
-    state, mesh = start(tiny_config, devices=1)
+def test_average_after_the_update_as_in_the_papers_algorithm(quick_config):
+    quick_config.ema.momentum = 0.5
+    quick_config.ema.order = "after_update"
+    quick_config.schedule.warmup_epochs = 0.0
+    state, mesh = start(quick_config, devices=1)
     before = jax.device_get(state)
     after, _ = training.train_step(state, sharding.to_devices(mesh, make_batch(0)))
     expected = momentum.update(before.ema_params, jax.device_get(after.params), 0.5)
@@ -132,17 +132,17 @@ def test_average_after_the_update_as_in_the_papers_algorithm(tiny_config):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_key_statistics_go_their_own_way(tiny_config):
-    tiny_config.schedule.warmup_epochs = 0.0
-    state, _ = take_steps(tiny_config, 3)
+def test_key_statistics_go_their_own_way(quick_config):
+    quick_config.schedule.warmup_epochs = 0.0
+    state, _ = take_steps(quick_config, 3)
     pairs = zip(
         jax.tree.leaves(state.batch_stats), jax.tree.leaves(state.ema_batch_stats), strict=True
     )
     assert any(not np.allclose(a, b) for a, b in pairs)
 
 
-def test_two_views_go_to_query_and_key(tiny_config):
-    state, mesh = start(tiny_config, devices=1)
+def test_two_views_go_to_query_and_key(quick_config):
+    state, mesh = start(quick_config, devices=1)
     batch = make_batch(0)
     one_view = batch["image"]
     batch["image"] = np.stack([one_view, np.zeros_like(one_view)], axis=1)
@@ -152,26 +152,26 @@ def test_two_views_go_to_query_and_key(tiny_config):
     np.testing.assert_allclose(keys, np.broadcast_to(keys[:1], keys.shape), atol=1e-4)
 
 
-def test_same_seed_same_bits_and_another_seed_others(tiny_config):
-    first, _ = take_steps(tiny_config, 3)
-    second, _ = take_steps(tiny_config, 3)
+def test_same_seed_same_bits_and_another_seed_others(quick_config):
+    first, _ = take_steps(quick_config, 3)
+    second, _ = take_steps(quick_config, 3)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(a, b)
     mesh = sharding.make_mesh()
     other = training.init_state(
-        tiny_config, jax.random.key(1), num_classes=10, steps_per_epoch=4, mesh=mesh
+        quick_config, jax.random.key(1), num_classes=10, steps_per_epoch=4, mesh=mesh
     )
     same = training.init_state(
-        tiny_config, jax.random.key(0), num_classes=10, steps_per_epoch=4, mesh=mesh
+        quick_config, jax.random.key(0), num_classes=10, steps_per_epoch=4, mesh=mesh
     )
     kernels = [s.params["classifier"]["kernel"] for s in (other, same)]
     assert not np.allclose(*kernels)
 
 
-def test_plain_cross_entropy_carries_no_key_and_no_bank(tiny_config):
-    tiny_config.objective.name = "cross_entropy"
-    tiny_config.model.projection = False
-    state, history = take_steps(tiny_config, 1)
+def test_plain_cross_entropy_carries_no_key_and_no_bank(quick_config):
+    quick_config.objective.name = "cross_entropy"
+    quick_config.model.projection = False
+    state, history = take_steps(quick_config, 1)
     assert state.ema_params is None
     assert state.bank is None
     assert "ema_momentum" not in history[0]

@@ -6,7 +6,6 @@ can name only what `OPERATIONS` lists. A mistake is a `UserError` that quotes th
 what would be right.
 """
 
-import difflib
 from collections.abc import Iterable
 
 from cone_jax import call_spec
@@ -45,38 +44,11 @@ the closest is centre_crop(size)
     return Pipeline(geometry.fused(tuple(_transform(spec, field) for spec in specs)))
 
 
-def signature(name: str) -> str:
-    """An operation as its documentation would write it.
-
-    >>> signature("random_crop")
-    'random_crop(size, padding=0)'
-    """
-    return call_spec.signature(name, OPERATIONS[name])
-
-
 def _transform(spec: str, field: str) -> Transform:
-    name, positional, named = _read(spec, field)
-    if name not in OPERATIONS:
-        near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.4)
-        cure = f"the closest is {signature(near[0])}" if near else f"there are {_listing()}"
-        raise UserError(f"{field} {spec!r}: no operation {name!r}; {cure}")
-    try:
-        return OPERATIONS[name](*positional, **named)
-    except (TypeError, ValueError) as error:
-        reason = str(error).removeprefix(f"{OPERATIONS[name].__name__}.__init__() ")
-        raise UserError(f"{field} {spec!r}: {reason}; use {signature(name)}") from error
-
-
-def _listing() -> str:
-    return ", ".join(OPERATIONS)
-
-
-def _read(spec: str, field: str) -> call_spec.CallSpec:
-    """Name, positional and named arguments of a spec, literals only."""
-    try:
-        return call_spec.read(spec)
-    except ValueError as error:
-        raise UserError(
-            f"{field} {spec!r} must read like {signature('random_crop')}: a name from "
-            f"{_listing()}, and numbers, strings or tuples in brackets"
-        ) from error
+    return call_spec.build(
+        spec,
+        OPERATIONS,
+        where=f"{field} {spec!r}",
+        noun="operation",
+        example="random_crop(32, padding=4)",
+    )

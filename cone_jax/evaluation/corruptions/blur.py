@@ -3,7 +3,7 @@
 import functools
 
 import numpy as np
-from scipy import ndimage, signal
+from scipy import ndimage
 
 from cone_jax.evaluation.corruptions import filters
 
@@ -12,10 +12,12 @@ def defocus_blur(
     image: np.ndarray, lens: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
     """A disc of (radius, softness of its edge) for every point."""
+    from scipy.signal import fftconvolve  # takes half a second to import
+
     kernel = _disc(*lens)
     reach = kernel.shape[0] // 2
     framed = np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="reflect")
-    return signal.fftconvolve(framed, kernel[..., None], mode="valid", axes=(0, 1))
+    return fftconvolve(framed, kernel[..., None], mode="valid", axes=(0, 1))
 
 
 @functools.lru_cache(maxsize=32)

@@ -3,20 +3,16 @@
 With several processes each reads its share of the pictures, and all of them end up with all rows.
 """
 
-import functools
-import importlib.util
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from cone_jax import atomic_file, sharding
-from cone_jax.data.normalisation import normalise_images
-from cone_jax.errors import UserError
-from cone_jax.models import Encoder, EncoderOutput
+from cone_jax import sharding
+from cone_jax.evaluation.inference import infer_compiled
+from cone_jax.models import Encoder
 
 
 class Features(NamedTuple):
@@ -44,77 +40,10 @@ def extract(
     for batch in batches:
         wanted = {name: batch[name] for name in ("image", "label", "id", "mask")}
         placed = sharding.to_devices(mesh, wanted)
-        outputs = _forward(variables, placed.pop("image"), encoder=encoder, mean=mean, std=std)
-        features, embedding, rest = jax.device_get(gather((*outputs, placed)))
-        real = rest["mask"]
-        rows = (features, embedding, rest["label"], rest["id"])
+        out = infer_compiled(variables, placed["image"], encoder=encoder, mean=mean, std=std)
+        columns = (out.features, out.embedding, placed["label"], placed["id"])
+        rows, real = jax.device_get(gather((columns, placed["mask"])))
         parts.append(Features(*(column[real] for column in rows)))
     if not parts:
         raise ValueError("nothing to extract features from: no batches")
     return Features(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-@functools.partial(jax.jit, static_argnames=("encoder", "mean", "std"))
-def _forward(
-    variables: dict[str, Any],
-    images: jax.Array,
-    *,
-    encoder: Encoder,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-) -> tuple[jax.Array, jax.Array]:
-    pixels = normalise_images(images, mean, std)
-    out = cast(EncoderOutput, encoder.apply(variables, pixels, train=False))
-    return out.features, out.embedding
-
-
-def export(path: Path, splits: dict[str, Features], class_names: tuple[str, ...]) -> None:
-    """Writes the features of several splits to one ``.npz`` or ``.parquet`` file.
-
-    An ``.npz`` holds ``<split>_features``, ``<split>_embedding``, ``<split>_labels`` and
-    ``<split>_ids`` for each split, and ``class_names``. A ``.parquet`` table has a row for each
-    example, with the columns split, id, label, class, features and embedding.
-    """
-    check_path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file.replacing(path) as unfinished:
-        _WRITERS[path.suffix](unfinished, splits, class_names)
-
-
-def check_path(path: Path) -> None:
-    """Refuses a file that cannot be written, before the work of filling it."""
-    if path.suffix not in _WRITERS:
-        raise UserError(f"--output ({path}) must end in {' or '.join(_WRITERS)}")
-    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise UserError(f"--output ({path}) needs pyarrow: pip install pyarrow, or write .npz")
-
-
-def _write_npz(path: Path, splits: dict[str, Features], class_names: tuple[str, ...]) -> None:
-    arrays = {
-        f"{split}_{name}": column
-        for split, rows in splits.items()
-        for name, column in rows._asdict().items()
-    }
-    with path.open("wb") as file:  # NumPy adds .npz to a name that ends otherwise
-        np.savez(file, class_names=np.array(class_names), **arrays)
-
-
-def _write_parquet(path: Path, splits: dict[str, Features], class_names: tuple[str, ...]) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    tables = []
-    for split, rows in splits.items():
-        vectors = {
-            name: pyarrow.FixedSizeListArray.from_arrays(
-                pyarrow.array(column.reshape(-1)), column.shape[1]
-            )
-            for name, column in (("features", rows.features), ("embedding", rows.embedding))
-        }
-        names = [class_names[label] for label in rows.labels]
-        columns = {"split": [split] * len(names), "id": rows.ids, "label": rows.labels}
-        tables.append(pyarrow.table({**columns, "class": names, **vectors}))
-    parquet.write_table(pyarrow.concat_tables(tables), path)
-
-
-_WRITERS = {".npz": _write_npz, ".parquet": _write_parquet}

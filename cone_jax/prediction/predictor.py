@@ -1,15 +1,6 @@
-"""Classes of pictures from a trained network, be it a run or an export.
+"""Picture files to classes, a batch at a time."""
 
-    predictor = prediction.open_model("runs/birds")  # or "runs/birds/exports/onnx"
-    for result in predictor(prediction.find_images(["photos/", "one.jpg"])):
-        print(result.path, result.classes[0], result.probabilities[0])
-
-Pictures go the way of the run's test pictures: its test transforms and its normalisation.
-"""
-
-import csv
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cone_jax import atomic_file, interop, trained_run, workdir
+from cone_jax import interop, trained_run, workdir
 from cone_jax.data import decode, normalisation, transforms
-from cone_jax.data.sources.image_folder import EXTENSIONS
 from cone_jax.errors import UserError
 from cone_jax.interop import exported_model, metadata
 from cone_jax.interop.metadata import ExportMetadata
@@ -109,54 +99,6 @@ def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) 
     run = trained_run.open_run(path, step)
     logits = exported_model.network_logits(run.encoder, run.variables)
     return Predictor(logits, run.metadata, **options)
-
-
-def find_images(paths: Iterable[Path | str]) -> list[Path]:
-    """The picture files among `paths` and, sorted, below those of them that are folders."""
-    found: list[Path] = []
-    for path in map(Path, paths):
-        path = path.expanduser()
-        if path.is_dir():
-            below = [file for file in sorted(path.rglob("*")) if _is_picture(file, path)]
-            if not below:
-                raise UserError(f"--images ({path}) holds no {', '.join(EXTENSIONS)} file")
-            found += below
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise UserError(f"--images ({path}) does not exist; give files or folders")
-    return found
-
-
-def _is_picture(file: Path, folder: Path) -> bool:
-    """As in the image folders to train on: by extension, and not hidden."""
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return file.suffix.lower() in EXTENSIONS and not hidden
-
-
-def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
-    """One row a picture: its path, then class and probability from the best down, then errors."""
-    rows = list(predictions)
-    top = max((len(row.classes) for row in rows), default=0)
-    ranks = [(f"class_{rank}", f"probability_{rank}") for rank in range(1, top + 1)]
-    nothing: list[tuple[Any, Any]] = [("", "")] * top
-    with (
-        atomic_file.replacing(path) as unfinished,
-        # Paths are written byte for byte, also those that are no text.
-        unfinished.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(["path", *itertools.chain(*ranks), "error"])
-        for row in rows:
-            pairs = list(zip(row.classes, row.probabilities, strict=True))
-            writer.writerow([row.path, *itertools.chain(*(pairs or nothing)), row.error])
-
-
-def write_jsonl(path: Path, predictions: Iterable[Prediction]) -> None:
-    """One object a line with the fields of `Prediction`."""
-    with atomic_file.replacing(path) as unfinished, unfinished.open("w") as file:
-        for row in predictions:
-            file.write(json.dumps({**row._asdict(), "path": str(row.path)}) + "\n")
 
 
 def _batches(paths: Iterable[Path], size: int) -> Iterator[list[Path]]:
