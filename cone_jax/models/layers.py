@@ -85,6 +85,7 @@ class Layers:
             momentum=self.bn_momentum,
             groups=self.bn_groups,
             dtype=self.dtype,
+            for_cpu=self.for_cpu,
             bias_init=bias_init,
             name=name,
         )
@@ -119,10 +120,14 @@ class Layers:
         return nn.Dropout(rate, broadcast_dims=over_sample, deterministic=not self.train)(x)
 
     @property
+    def for_cpu(self) -> bool:
+        """Whether layers take the forms that XLA:CPU computes fastest."""
+        return jax.default_backend() == "cpu" and not self.plain_convolutions
+
+    @property
     def convolve(self) -> Any:
         """The convolution, as `flax.linen.Conv` takes it."""
-        on_cpu = jax.default_backend() == "cpu" and not self.plain_convolutions
-        return convolution.for_cpu if on_cpu else convolution.plain
+        return convolution.for_cpu if self.for_cpu else convolution.plain
 
 
 def max_pool(x: jax.Array) -> jax.Array:
