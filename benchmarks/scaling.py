@@ -33,11 +33,11 @@ from jax.sharding import NamedSharding
 
 from cone_jax import config as config_lib
 from cone_jax import sharding, training
-from cone_jax.models import convolution
+from cone_jax.models.layers import Layers
 from cone_jax.training.train_state import abstract_state
 
 # The arithmetic of an accelerator, which does not get the forms for CPUs.
-convolution.for_cpu = convolution.plain
+Layers.for_cpu = False  # type: ignore[assignment,method-assign]
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "pred": 1, "s8": 1, "u8": 1, "f16": 2, "s64": 8}

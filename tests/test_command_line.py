@@ -150,6 +150,22 @@ def test_fast_convolutions_never_override_the_user(monkeypatch):
     assert runtime.os.environ["XLA_FLAGS"].startswith("--xla_dump_to=x --xla_cpu_experimental")
 
 
+def test_compiled_programs_are_kept_in_the_users_cache_directory(tmp_path):
+    program = (
+        "from cone_jax import runtime; runtime.use_compilation_cache()\n"
+        "import jax; jax.jit(lambda x: x + 1)(1.0)"
+    )
+    always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment = {**os.environ, **always, "XDG_CACHE_HOME": str(tmp_path / "user")}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # the tests' own
+    for chosen in ({}, {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mine")}):
+        subprocess.run(
+            [sys.executable, "-c", program], env=environment | chosen, cwd=ROOT, check=True
+        )
+        directory = tmp_path / ("mine" if chosen else "user/cone_jax/xla")
+        assert any(directory.iterdir())
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of other systems differs")
 @pytest.mark.parametrize("user", [{}, {"MALLOC_ARENA_MAX": "2"}])
 def test_memory_is_fetched_from_the_system_once_unless_the_user_says_otherwise(user):

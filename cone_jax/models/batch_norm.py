@@ -6,6 +6,10 @@ batches are not evaluated with too small a variance. The gradient keeps only the
 and the inverse deviation and needs two reductions, where automatic differentiation keeps
 several activation-sized temporaries. Statistics are float32 whatever the input. And `groups`
 normalises slices of the batch on their own. Parameter names are Flax's.
+
+The sums come in two forms. An accelerator fuses any expression into a reduction. XLA:CPU hands
+reductions to a library that takes an array, or a product of two, and writes everything else to
+memory first; its form therefore sums x, x * x, dy and dy * x as they are, and corrects after.
 """
 
 import functools
@@ -18,6 +22,10 @@ from jax import lax
 
 from cone_jax.errors import UserError
 
+# Sums around 0 lose the digits of (mean / deviation) ** 2: two of seven here. Beyond, XLA:CPU sums
+# around the mean as well.
+MOST_CANCELLATION = 100.0
+
 
 class BatchNorm(nn.Module):
     """Normalises over all axes but the last.
@@ -25,7 +33,8 @@ class BatchNorm(nn.Module):
     Under `jit` with a batch sharded over devices the statistics are those of the global batch
     (PyTorch's SyncBN). `groups` G > 1 takes them over each of G equal slices of the batch
     instead; with G devices these are per-device statistics. The running ones are then the mean
-    over the slices. No gradient flows through running statistics.
+    over the slices. No gradient flows through running statistics. `for_cpu` chooses the form
+    of the sums, not their values.
     """
 
     train: bool
@@ -33,6 +42,7 @@ class BatchNorm(nn.Module):
     epsilon: float = 1e-5
     groups: int = 1
     dtype: Any = jnp.float32
+    for_cpu: bool = False
     bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
@@ -48,7 +58,7 @@ class BatchNorm(nn.Module):
             return (centred * factor + _wide(bias, x.ndim)).astype(self.dtype)
         x = x.astype(self.dtype)
         y, batch_mean, batch_var = _normalise(
-            self.epsilon, _slices(x, self.groups), mean.value, scale, bias
+            self.epsilon, self.for_cpu, _slices(x, self.groups), mean.value, scale, bias
         )
         if not self.is_initializing():
             mean.value = self._blend(mean.value, batch_mean)
@@ -76,42 +86,57 @@ def _wide(values: jax.Array, ndim: int) -> jax.Array:
 
 # Differentiable in x, scale and bias only: the second and third results feed running statistics,
 # and their cotangents are dropped.
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _normalise(
-    epsilon: float, x: jax.Array, centre: jax.Array, scale: jax.Array, bias: jax.Array
+    epsilon: float,
+    for_cpu: bool,
+    x: jax.Array,
+    centre: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """x [G, n, ..., C] -> normalised x, mean and biased variance [G, 1, ..., C]."""
-    return _normalise_forward(epsilon, x, centre, scale, bias)[0]
+    return _normalise_forward(epsilon, for_cpu, x, centre, scale, bias)[0]
 
 
 def _normalise_forward(
-    epsilon: float, x: jax.Array, centre: jax.Array, scale: jax.Array, bias: jax.Array
+    epsilon: float,
+    for_cpu: bool,
+    x: jax.Array,
+    centre: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]:
-    axes = tuple(range(1, x.ndim - 1))
-    # One pass over the data, which accelerators fuse into the preceding convolution. The
-    # difference of moments cancels badly far from 0, hence moments around the running mean.
-    centre = _wide(centre, x.ndim)
-    shifted = x.astype(jnp.float32) - centre
-    offset = jnp.mean(shifted, axes, keepdims=True)
-    square = jnp.mean(jnp.square(shifted), axes, keepdims=True)
-    var = jnp.maximum(square - jnp.square(offset), 0.0)
-    mean = offset + centre
+    x32 = x.astype(jnp.float32)
+    if for_cpu:
+        mean, var = _moments_around_zero(x32, epsilon)
+    else:
+        mean, var = _moments_around(_wide(centre, x.ndim), x32)
     inverse = lax.rsqrt(var + epsilon)
     factor = inverse * _wide(scale, x.ndim)
-    y = (x.astype(jnp.float32) - mean) * factor + _wide(bias, x.ndim)
+    y = (x32 - mean) * factor + _wide(bias, x.ndim)
     return (y.astype(x.dtype), mean, var), (x, mean, inverse, scale)
 
 
 def _normalise_backward(
-    epsilon: float, residuals: tuple[jax.Array, ...], cotangents: tuple[jax.Array, ...]
+    epsilon: float,
+    for_cpu: bool,
+    residuals: tuple[jax.Array, ...],
+    cotangents: tuple[jax.Array, ...],
 ) -> tuple[jax.Array | None, ...]:
     x, mean, inverse, scale = residuals
-    dy = cotangents[0].astype(jnp.float32)
-    axes = tuple(range(1, x.ndim - 1))
+    dy, x32 = cotangents[0].astype(jnp.float32), x.astype(jnp.float32)
     count = x.size // (x.shape[0] * x.shape[-1])
-    hat = (x.astype(jnp.float32) - mean) * inverse
-    sum_dy = jnp.sum(dy, axes, keepdims=True)
-    sum_dy_hat = jnp.sum(dy * hat, axes, keepdims=True)
+    sum_dy = _total(dy)
+    if for_cpu:
+        sum_dy_hat = lax.cond(
+            _far_from_zero(mean, inverse),
+            lambda: _total(dy * ((x32 - mean) * inverse)),
+            lambda: (_total(dy * x32) - mean * sum_dy) * inverse,
+        )
+    else:
+        sum_dy_hat = _total(dy * ((x32 - mean) * inverse))
+    hat = (x32 - mean) * inverse
     factor = inverse * _wide(scale, x.ndim)
     dx = factor * (dy - sum_dy / count - hat * (sum_dy_hat / count))
     over_groups = tuple(range(x.ndim - 1))
@@ -119,3 +144,38 @@ def _normalise_backward(
 
 
 _normalise.defvjp(_normalise_forward, _normalise_backward)
+
+
+def _moments_around(centre: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance in one pass, which accelerators fuse into the convolution.
+
+    The difference of moments cancels badly far from 0, hence moments around the running mean.
+    """
+    shifted = x - centre
+    offset = _average(shifted)
+    var = jnp.maximum(_average(jnp.square(shifted)) - jnp.square(offset), 0.0)
+    return offset + centre, var
+
+
+def _moments_around_zero(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
+    """The same on a CPU; where the difference cancels, the variance is summed once more."""
+    mean = _average(x)
+    var = jnp.maximum(_average(jnp.square(x)) - jnp.square(mean), 0.0)
+    exact = lax.cond(
+        _far_from_zero(mean, lax.rsqrt(var + epsilon)),
+        lambda: _average(jnp.square(x - mean)),
+        lambda: var,
+    )
+    return mean, exact
+
+
+def _far_from_zero(mean: jax.Array, inverse: jax.Array) -> jax.Array:
+    return jnp.any(jnp.square(mean * inverse) > MOST_CANCELLATION)
+
+
+def _average(x: jax.Array) -> jax.Array:
+    return jnp.mean(x, tuple(range(1, x.ndim - 1)), keepdims=True)
+
+
+def _total(x: jax.Array) -> jax.Array:
+    return jnp.sum(x, tuple(range(1, x.ndim - 1)), keepdims=True)

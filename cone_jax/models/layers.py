@@ -37,7 +37,7 @@ def uniform_fan_in(fan_in: int) -> Initializer:
 class Layers:
     """Makes the layers of one network: what all of them have in common is said once.
 
-    `plain_operations` writes convolutions and pooling as XLA's own, for graphs that leave this
+    `plain_operations` writes everything as XLA's own operations, for graphs that leave this
     machine; otherwise each takes the form that suits the backend.
     """
 
@@ -85,6 +85,7 @@ class Layers:
             momentum=self.bn_momentum,
             groups=self.bn_groups,
             dtype=self.dtype,
+            for_cpu=self.for_cpu,
             bias_init=bias_init,
             name=name,
         )
@@ -119,17 +120,18 @@ class Layers:
         return nn.Dropout(rate, broadcast_dims=over_sample, deterministic=not self.train)(x)
 
     @property
+    def for_cpu(self) -> bool:
+        """Whether layers take the forms that XLA:CPU computes fastest."""
+        return jax.default_backend() == "cpu" and not self.plain_operations
+
+    @property
     def convolve(self) -> Any:
         """The convolution, as `flax.linen.Conv` takes it."""
-        return convolution.for_cpu if self._suit_cpu else convolution.plain
+        return convolution.for_cpu if self.for_cpu else convolution.plain
 
     def max_pool(self, x: jax.Array) -> jax.Array:
         """3x3 with stride 2, padded by one (with minus infinity)."""
-        return (pooling.max_pool_for_cpu if self._suit_cpu else pooling.plain_max_pool)(x)
-
-    @property
-    def _suit_cpu(self) -> bool:
-        return jax.default_backend() == "cpu" and not self.plain_operations
+        return (pooling.max_pool_for_cpu if self.for_cpu else pooling.plain_max_pool)(x)
 
 
 def global_average_pool(x: jax.Array) -> jax.Array:

@@ -39,6 +39,23 @@ def test_parts_of_the_state_are_counted_on_one_device(separable_config):
     assert sizes["activations and other temporaries"] > 0
 
 
+def test_memory_is_told_before_the_first_step_and_once(separable_config, monkeypatch, tmp_path):
+    told, step = [], loop.train_step
+    say = memory.overview
+    monkeypatch.setattr(
+        memory, "overview", lambda state, batch: told.append(int(state.step)) or say(state, batch)
+    )
+
+    def watched(state, batch):
+        assert told == [0]
+        return step(state, batch)
+
+    monkeypatch.setattr(loop, "train_step", watched)
+    separable_config.steps = 2
+    training.train(separable_config, tmp_path)
+    assert told == [0]
+
+
 def test_out_of_memory_names_what_to_lower(separable_config, monkeypatch, tmp_path):
     def exhausted(state, batch):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
@@ -69,8 +86,9 @@ def test_steps_are_traced(separable_config, tmp_path):
     assert for_tensorboard.stat().st_size > 0
     (for_perfetto,) = (tmp_path / "profile").rglob("perfetto_trace.json.gz")
     events = json.loads(gzip.decompress(for_perfetto.read_bytes()))["traceEvents"]
-    spans = {event["name"] for event in events if event.get("ph") == "X" and event["dur"] >= 0}
-    assert any("train_step" in name for name in spans)
+    spans = [event["name"] for event in events if event.get("ph") == "X" and event["dur"] >= 0]
+    on_devices = [name for name in spans if re.match(r"\[\d\] .*_train_step", name)]
+    assert len(on_devices) == 2 * 8  # two steps, and no other, on each of eight devices
 
 
 def test_nothing_is_compiled_again_for_an_evaluation_or_a_last_batch(separable_config, tmp_path):

@@ -190,6 +190,8 @@ def test_incomplete_flags_are_refused(count, process, words):
     ("environment", "several"),
     [
         ({}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"}, False),  # one task with all GPUs
         ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0"}, True),  # a slice on GKE
         ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, False),
@@ -206,6 +208,19 @@ def test_launchers_are_recognised_by_their_environment(environment, several, mon
     sys.modules["kubernetes"].__spec__ = importlib.machinery.ModuleSpec("kubernetes", None)
     monkeypatch.setattr(distributed, "_hosts_of_tpu_slice", lambda: "10.0.0.2,10.0.0.3")
     assert distributed.in_cluster(environment) is several
+
+
+@pytest.mark.parametrize("tasks", ["1", "2"])
+def test_tasks_of_slurm_join_each_other_without_flags(tasks, monkeypatch):
+    joined = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **k: joined.append((a, k)))
+    monkeypatch.setattr(distributed, "_delay_aborts", lambda: None)  # of this process
+    monkeypatch.setenv("SLURM_NTASKS", tasks)
+    distributed.initialize()
+    # JAX finds the coordinator by itself; a death is noticed within the minute that is promised.
+    expected = [((), {"heartbeat_timeout_seconds": distributed.HEARTBEAT_TIMEOUT})]
+    assert joined == (expected if tasks == "2" else [])
+    assert distributed.HEARTBEAT_TIMEOUT < 60
 
 
 def test_a_pod_without_the_package_that_finds_the_others_says_so(monkeypatch):
