@@ -3,12 +3,12 @@
     python benchmarks/layer_times.py [--model=resnet18] [--batch=128] [--size=32] [--rounds=5]
     taskset -c 0 python benchmarks/layer_times.py --processor-time      # one core, busy machine
 
-Every distinct convolution of the network, and every distinct BatchNorm with what follows it (ReLU,
-or the shortcut and ReLU), is measured alone, cone_jax and PyTorch (`channels_last`, oneDNN) in
-turns: forward, gradient of the input, gradient of the kernel. Times are multiplied by how often
-the layer occurs. Then the whole cross-entropy step of both. What the sum of the layers leaves of
-it is the projection head, the classifier, the optimiser, and what it costs or saves that the parts
-run in one program.
+Every distinct convolution of the network, every distinct BatchNorm with what follows it (ReLU, or
+the shortcut and ReLU), and the max-pool of an ImageNet stem is measured alone, cone_jax and
+PyTorch (`channels_last`, oneDNN) in turns: forward, gradient of the input, gradient of the
+kernel. Times are multiplied by how often the layer occurs. Then the whole cross-entropy step of
+both. What the sum of the layers leaves of it is the projection head, the classifier, the
+optimiser, and what it costs or saves that the parts run in one program.
 """
 
 import argparse
@@ -150,7 +150,41 @@ class Normalisation:
         }
 
 
-Layer = Convolution | Normalisation
+@dataclasses.dataclass(frozen=True)
+class Pooling:
+    """The max-pool of B images of `size` pixels a side."""
+
+    size: int
+    channels: int
+
+    def __str__(self) -> str:
+        return f"max-pool 3x3/2 {self.channels} at {self.size}"
+
+    kind = "max-pool"
+    parts = ("forward", "input")
+
+    def ours(self, batch: int) -> Programs:
+        x = random(batch, self.size, self.size, self.channels)
+        side = -(-self.size // 2)
+        dy = random(batch, side, side, self.channels)
+        pool = Layers(train=True).max_pool
+        pull = jax.jit(lambda x: jax.vjp(pool, x))(x)[1]
+        return {
+            "forward": compiled(pool, x),
+            "input": compiled(lambda pull, dy: pull(dy), pull, dy),
+        }
+
+    def torchs(self, batch: int) -> Programs:
+        x = channels_last(batch, self.channels, self.size).requires_grad_()
+        y = nn.functional.max_pool2d(x, 3, 2, 1)
+        dy = channels_last(batch, self.channels, y.shape[-1])
+        return {
+            "forward": lambda: nn.functional.max_pool2d(x, 3, 2, 1),
+            "input": lambda: torch.autograd.grad(y, x, dy, retain_graph=True),
+        }
+
+
+Layer = Convolution | Normalisation | Pooling
 
 
 def random(*shape: int) -> jax.Array:
@@ -177,7 +211,9 @@ def count_layers(arguments: argparse.Namespace) -> collections.Counter[Layer]:
     def watch(name: str, module: nn.Module) -> None:
         def record(_: nn.Module, inputs: tuple[torch.Tensor, ...], __: object) -> None:
             channels, size = inputs[0].shape[1:3]
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.MaxPool2d):
+                layer: Layer = Pooling(size, channels)
+            elif isinstance(module, nn.Conv2d):
                 (kernel, _), (stride, _) = module.kernel_size, module.stride
                 outputs = module.out_channels
                 layer = Convolution(size, channels, outputs, kernel, stride, name == "conv1")
@@ -188,7 +224,7 @@ def count_layers(arguments: argparse.Namespace) -> collections.Counter[Layer]:
                 layer = Normalisation(size, channels, then)
             counts[layer] += 1
 
-        if isinstance(module, nn.Conv2d | nn.BatchNorm2d):
+        if isinstance(module, nn.Conv2d | nn.BatchNorm2d | nn.MaxPool2d):
             module.register_forward_hook(record)
 
     for name, module in encoder.backbone.named_modules():
