@@ -201,7 +201,7 @@ ROWS = [
     (["--mode=sweep"], ["--sweep is not given", "configs/sweeps/"]),
     (
         ["--mode=sweep", "--sweep=configs/sweeps/nothing.py"],
-        ["--sweep", "nothing.py", "see configs/sweeps/"],
+        ["--sweep (configs/sweeps/nothing.py)", "not a file", "configs/sweeps/bank_size.py"],
     ),
     (["--mode=sweep", "--sweep=configs/sweeps/bank_size.py", "--jobs=0"], ["--jobs (0)", "from 1"]),
     (["--coordinator=localhost:1"], ["--num_processes"]),

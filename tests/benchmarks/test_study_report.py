@@ -23,7 +23,8 @@ def study_report():
 
 
 def record(method, seed, top1, **others):
-    return {"method": method, "seed": seed, "test/top1": top1, "test/loss": 2.0, **others}
+    scores = {"test/top1": top1, "test/loss": 2.0, "fit/top1": 0.97}
+    return {"method": method, "seed": seed, **scores, **others}
 
 
 def test_a_fingerprint_follows_what_is_computed_and_nothing_else(study_report):
@@ -63,8 +64,8 @@ def test_the_table_holds_mean_deviation_every_seed_and_the_gain(study_report):
         "CoNe": [record("CoNe", 1, 0.35), record("CoNe", 0, 0.31)],
     }
     lines = study_report.results_table(final).splitlines()
-    assert lines[2] == "| CE | 31.00 ± 1.41 | 30.00, 32.00 |  | 2.00 |  |"
-    assert lines[3] == "| CoNe | 33.00 ± 2.83 | 31.00, 35.00 | +2.00 ± 1.00 | 2.00 |  |"
+    assert lines[2] == "| CE | 31.00 ± 1.41 | 30.00, 32.00 |  | 2.00 | 97.0 |"
+    assert lines[3] == "| CoNe | 33.00 ± 2.83 | 31.00, 35.00 | +2.00 ± 1.00 | 2.00 | 97.0 |"
 
 
 def test_the_first_of_the_best_candidates_is_used(study_report):
