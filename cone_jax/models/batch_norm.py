@@ -7,9 +7,9 @@ and the inverse deviation and needs two reductions, where automatic differentiat
 several activation-sized temporaries. Statistics are float32 whatever the input. And `groups`
 normalises slices of the batch on their own. Parameter names are Flax's.
 
-The sums come in two forms. An accelerator fuses any expression into a reduction. XLA:CPU hands
+The moments come in two forms. An accelerator fuses any expression into a reduction. XLA:CPU hands
 reductions to a library that takes an array, or a product of two, and writes everything else to
-memory first; its form therefore sums x, x * x, dy and dy * x as they are, and corrects after.
+memory first; its form therefore sums x and x * x as they are, and corrects after.
 """
 
 import functools
@@ -125,18 +125,11 @@ def _normalise_backward(
     cotangents: tuple[jax.Array, ...],
 ) -> tuple[jax.Array | None, ...]:
     x, mean, inverse, scale = residuals
-    dy, x32 = cotangents[0].astype(jnp.float32), x.astype(jnp.float32)
+    dy = cotangents[0].astype(jnp.float32)
     count = x.size // (x.shape[0] * x.shape[-1])
+    hat = (x.astype(jnp.float32) - mean) * inverse
     sum_dy = _total(dy)
-    if for_cpu:
-        sum_dy_hat = lax.cond(
-            _far_from_zero(mean, inverse),
-            lambda: _total(dy * ((x32 - mean) * inverse)),
-            lambda: (_total(dy * x32) - mean * sum_dy) * inverse,
-        )
-    else:
-        sum_dy_hat = _total(dy * ((x32 - mean) * inverse))
-    hat = (x32 - mean) * inverse
+    sum_dy_hat = _total(dy * hat)
     factor = inverse * _wide(scale, x.ndim)
     dx = factor * (dy - sum_dy / count - hat * (sum_dy_hat / count))
     over_groups = tuple(range(x.ndim - 1))
@@ -161,16 +154,8 @@ def _moments_around_zero(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.A
     """The same on a CPU; where the difference cancels, the variance is summed once more."""
     mean = _average(x)
     var = jnp.maximum(_average(jnp.square(x)) - jnp.square(mean), 0.0)
-    exact = lax.cond(
-        _far_from_zero(mean, lax.rsqrt(var + epsilon)),
-        lambda: _average(jnp.square(x - mean)),
-        lambda: var,
-    )
-    return mean, exact
-
-
-def _far_from_zero(mean: jax.Array, inverse: jax.Array) -> jax.Array:
-    return jnp.any(jnp.square(mean * inverse) > MOST_CANCELLATION)
+    cancels = jnp.any(jnp.square(mean) > MOST_CANCELLATION * (var + epsilon))
+    return mean, lax.cond(cancels, lambda: _average(jnp.square(x - mean)), lambda: var)
 
 
 def _average(x: jax.Array) -> jax.Array:
