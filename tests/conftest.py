@@ -1,8 +1,10 @@
 """Test set-up: eight virtual CPU devices, and one compilation cache for the whole run."""
 
+import atexit
 import gc
 import importlib.util
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +15,9 @@ from cone_jax import runtime
 
 runtime.use_fast_cpu_convolutions()
 # The workers of pytest-xdist inherit the variable, so they share what each compiles.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="cone_jax_xla_"))
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache = tempfile.mkdtemp(prefix="cone_jax_xla_")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 
 import jax

@@ -1,6 +1,7 @@
 """The command line: what works, and one clear line with exit code 2 for what does not."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -130,8 +131,13 @@ def test_train_then_evaluate_as_a_user_would(tmp_path):
     trained = call(*TINY)
     assert trained.returncode == 0, trained.stderr
     assert trained.stderr == ""
-    for text in ("test top-1", "images/s", "eta", "Total:", "--mode=evaluate"):
+    for text in ("test top-1", "images/s", "eta", "--mode=evaluate"):
         assert text in trained.stdout
+    total, parts = re.search(r"parameters: ([\d,]+) \((.*)\)", trained.stdout).groups()
+    counts = dict(re.findall(r"(\w+) ([\d,]+)", parts))
+    assert counts.keys() == {"backbone", "projection", "classifier"}
+    in_all = sum(int(count.replace(",", "")) for count in counts.values())
+    assert in_all == int(total.replace(",", ""))
     assert {"config.json", "metrics.jsonl", "checkpoints"} <= {path.name for path in run.iterdir()}
     assert workdir.load_config(run).bank.size == 64
 

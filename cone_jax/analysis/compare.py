@@ -27,7 +27,8 @@ from cone_jax.config_checks import get_field
 from cone_jax.errors import UserError
 from cone_jax.metric_writers import METRICS_FILE, read_records
 
-PAPER = Path(__file__).parents[2] / "docs" / "results" / "paper.csv"
+# A link to docs/results/paper.csv, so that the installed package has it too.
+PAPER = Path(__file__).with_name("paper.csv")
 
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet2012": "ImageNet"}
 NETWORKS = {

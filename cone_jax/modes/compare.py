@@ -16,7 +16,7 @@ def compare(arguments: Arguments, console: Console) -> None:
     if len(arguments.workdirs) < 2:
         raise UserError(
             f"--workdirs ({arguments.flags['workdirs']!r}) must name two runs or more, joined by "
-            "commas"
+            "commas; for one run beside the paper: python -m cone_jax.analysis.compare RUN"
         )
     runs = [RecordedRun.open(directory) for directory in arguments.workdirs]
     header, rows = run_comparison.table(run_comparison.group_runs(runs))

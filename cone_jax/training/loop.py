@@ -2,8 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from clu import parameter_overview
 from ml_collections import ConfigDict
@@ -66,15 +67,16 @@ def train(
         start = _resume(run, directory, checkpoints, say)
         first_step = int(start.state.step)
         if first_step < run.total_steps:
-            overview = parameter_overview.get_parameter_overview(
-                start.state.params, include_stats=False, max_lines=40
-            )
-            say(overview)
+            say(_parameter_line(start.state.params))
             with (
                 _open_writer(config, directory, first_step) as writer,
                 Interruption() as interruption,
             ):
-                writer.write_text("config", f"```\n{config}\n```")
+                parameters = parameter_overview.get_parameter_overview(
+                    start.state.params, include_stats=False
+                )
+                for name, text in (("config", config), ("parameters", parameters)):
+                    writer.write_text(name, f"```\n{text}\n```")
                 for stage in run.stages:
                     if int(start.state.step) < stage.last_step:
                         start = _run_stage(
@@ -219,6 +221,12 @@ def _interval(epochs: float, run: Run) -> int:
 def _evaluation_interval(evaluator: Evaluator, run: Run) -> int:
     own = evaluator.every_epochs
     return _interval(run.config.evaluation.every_epochs if own is None else own, run)
+
+
+def _parameter_line(params: Mapping[str, Any]) -> str:
+    counts = {part: parameter_overview.count_parameters(tree) for part, tree in params.items()}
+    parts = ", ".join(f"{part} {count:,}" for part, count in counts.items())
+    return f"parameters: {sum(counts.values()):,} ({parts})"
 
 
 def _headline(run: Run, first_step: int) -> str:

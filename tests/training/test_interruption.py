@@ -28,10 +28,10 @@ QUIET = Console(quiet=True)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_saves_the_step_and_the_run_goes_on_exactly(
-    tiny_config, tmp_path, monkeypatch, number
+    quick_config, tmp_path, monkeypatch, number
 ):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    final = training.train(tiny_config, whole, QUIET)
+    final = training.train(quick_config, whole, QUIET)
     real_step, taken = loop.train_step, []
 
     def step(state, batch):
@@ -42,11 +42,11 @@ def test_signal_saves_the_step_and_the_run_goes_on_exactly(
 
     monkeypatch.setattr(loop, "train_step", step)
     with pytest.raises(Interrupted) as stopped:
-        training.train(tiny_config, parts, QUIET)
+        training.train(quick_config, parts, QUIET)
     assert stopped.value.step == 4
     assert (parts / "checkpoints" / "4").is_dir()
     monkeypatch.undo()
-    assert training.train(tiny_config, parts, QUIET) == final
+    assert training.train(quick_config, parts, QUIET) == final
     assert (parts / METRICS_FILE).read_bytes() == (whole / METRICS_FILE).read_bytes()
 
 
@@ -111,8 +111,8 @@ def test_with_several_processes_jax_is_told_of_either_signal(monkeypatch, number
         assert interruption._set_native_handler(signal.SIGTERM, original) == address
 
 
-def test_a_signal_in_an_evaluation_waits_for_its_scores(tiny_config, tmp_path, monkeypatch):
-    tiny_config.evaluation.every_epochs = 4 / 44
+def test_a_signal_in_an_evaluation_waits_for_its_scores(quick_config, tmp_path, monkeypatch):
+    quick_config.evaluation.every_epochs = 4 / 44
     real_evaluate = Classification.evaluate
 
     def evaluate(*arguments):
@@ -121,7 +121,7 @@ def test_a_signal_in_an_evaluation_waits_for_its_scores(tiny_config, tmp_path, m
 
     monkeypatch.setattr(Classification, "evaluate", evaluate)
     with pytest.raises(Interrupted) as stopped:
-        training.train(tiny_config, tmp_path, QUIET)
+        training.train(quick_config, tmp_path, QUIET)
     assert stopped.value.step == 4
     [record] = [line for line in read_records(tmp_path / METRICS_FILE) if line["step"] == 4]
     assert "test/top1" in record
