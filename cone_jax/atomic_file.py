@@ -20,6 +20,8 @@ def replacing(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield unfinished
+        with unfinished.open("rb") as written:
+            os.fsync(written.fileno())  # a power failure could keep the name and lose the content
         os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(OSError):

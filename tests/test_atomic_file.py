@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from cone_jax import atomic_file
@@ -34,3 +36,13 @@ def test_the_error_of_the_block_is_the_one_that_is_seen(tmp_path):
         atomic_file.replacing(tmp_path / "file/below") as unfinished,
     ):
         raise ValueError(f"mine, {unfinished}")
+
+
+def test_the_content_is_on_disk_before_the_name(tmp_path, monkeypatch):
+    target, calls = tmp_path / "x.txt", []
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append(os.fstat(fd).st_size))
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: calls.append("replace") or replace(*paths))
+    with atomic_file.replacing(target) as unfinished:
+        unfinished.write_text("four")
+    assert calls == [4, "replace"]
