@@ -7,12 +7,13 @@ and the inverse deviation and needs two reductions, where automatic differentiat
 several activation-sized temporaries. Statistics are float32 whatever the input. And `groups`
 normalises slices of the batch on their own. Parameter names are Flax's.
 
-The moments come in two forms. An accelerator fuses any expression into a reduction. XLA:CPU hands
+The sums come in two forms. An accelerator fuses any expression into a reduction. XLA:CPU hands
 reductions to a library that takes an array, or a product of two, and writes everything else to
-memory first; its form therefore sums x and x * x as they are, and corrects after.
+memory first; its form therefore sums x, x * x, dy and dy * x as they are, and corrects after.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -127,11 +128,18 @@ def _normalise_backward(
     x, mean, inverse, scale = residuals
     dy = cotangents[0].astype(jnp.float32)
     count = x.size // (x.shape[0] * x.shape[-1])
-    hat = (x.astype(jnp.float32) - mean) * inverse
-    sum_dy = _total(dy)
-    sum_dy_hat = _total(dy * hat)
+    x32, sum_dy = x.astype(jnp.float32), _total(dy)
+
+    def hat() -> jax.Array:  # computed where it is used, never kept
+        return (x32 - mean) * inverse
+
+    if for_cpu:
+        near = (_total(dy * x32) - mean * sum_dy) * inverse
+        sum_dy_hat = _corrected(mean, inverse, near, lambda: _total(dy * hat()))
+    else:
+        sum_dy_hat = _total(dy * hat())
     factor = inverse * _wide(scale, x.ndim)
-    dx = factor * (dy - sum_dy / count - hat * (sum_dy_hat / count))
+    dx = factor * (dy - sum_dy / count - hat() * (sum_dy_hat / count))
     over_groups = tuple(range(x.ndim - 1))
     return dx.astype(x.dtype), None, sum_dy_hat.sum(over_groups), sum_dy.sum(over_groups)
 
@@ -154,8 +162,16 @@ def _moments_around_zero(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.A
     """The same on a CPU; where the difference cancels, the variance is summed once more."""
     mean = _average(x)
     var = jnp.maximum(_average(jnp.square(x)) - jnp.square(mean), 0.0)
-    cancels = jnp.any(jnp.square(mean) > MOST_CANCELLATION * (var + epsilon))
-    return mean, lax.cond(cancels, lambda: _average(jnp.square(x - mean)), lambda: var)
+    inverse = lax.rsqrt(var + epsilon)
+    return mean, _corrected(mean, inverse, var, lambda: _average(jnp.square(x - mean)))
+
+
+def _corrected(
+    mean: jax.Array, inverse: jax.Array, near: jax.Array, exact: Callable[[], jax.Array]
+) -> jax.Array:
+    """The sum taken around 0 or, where the values are too far from there, the exact one."""
+    far = jnp.any(jnp.square(mean * inverse) > MOST_CANCELLATION)
+    return lax.cond(far, exact, lambda: near)
 
 
 def _average(x: jax.Array) -> jax.Array:

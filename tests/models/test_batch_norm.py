@@ -137,7 +137,7 @@ def test_on_a_cpu_gradients_are_as_close_to_float64_as_those_of_flax(offset):
     assert worst[0] < 2e-5
 
 
-def test_on_a_cpu_the_moments_write_no_activation():
+def test_on_a_cpu_one_activation_is_written_besides_the_results():
     module = Layers(train=True).batch_norm()
     assert module.for_cpu  # the tests run on a CPU
     x, dy, variables = draw((16, 16, 16, 32))
@@ -153,9 +153,8 @@ def test_on_a_cpu_the_moments_write_no_activation():
     program = jax.jit(run).lower(variables, x, dy).compile().as_text()
     always_run = program[program.index("\nENTRY") :]
     written = re.findall(r" = f32\[(?:1,)?16,16,16,32\]\S* fusion\(", always_run)
-    # y, dx, the cotangent behind ReLU and the normalised x of the gradient. Moments around a
-    # centre write one more.
-    assert len(written) == 4
+    # y, dx, and the cotangent behind ReLU. Sums of what is no array in memory write two more.
+    assert len(written) == 3
 
 
 def test_accelerators_get_sums_around_the_running_mean():

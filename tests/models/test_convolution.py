@@ -79,10 +79,17 @@ def test_bfloat16_sums_are_taken_in_float32(kind):
     np.testing.assert_allclose(y.astype(np.float32), exact, rtol=2**-8, atol=1e-3)
 
 
-# Whole tiles and cut ones, fewer outputs than inputs and more.
-@pytest.mark.parametrize("shape", [(2, 8, 8, 6, 4), (3, 6, 13, 2, 7)])
-def test_winograd_is_the_same_convolution(shape):
+# Whole tiles and cut ones, fewer outputs than inputs and more; all images at once, and in groups.
+@pytest.mark.parametrize("in_groups", [False, True])
+@pytest.mark.parametrize("shape", [(4, 8, 8, 6, 4), (6, 6, 13, 2, 7)])
+def test_winograd_is_the_same_convolution(shape, in_groups, monkeypatch):
     batch, height, width, inputs, outputs = shape
+    if in_groups:
+        monkeypatch.setattr(jax, "device_count", lambda: 1)
+        monkeypatch.setattr(winograd, "GROUP", 7_000)  # of two images and of three
+        monkeypatch.setattr(winograd, "GRADIENT_GROUP", 1)
+        x = jnp.zeros((batch, height, width, inputs))
+        assert len(winograd._in_groups(x, winograd.GROUP)) > 1
     rng = np.random.default_rng(0)
     x = rng.normal(size=(batch, height, width, inputs)).astype(np.float32)
     kernel = rng.normal(size=(3, 3, inputs, outputs)).astype(np.float32)
@@ -99,6 +106,24 @@ def test_winograd_is_the_same_convolution(shape):
     np.testing.assert_allclose(ours[0], exact, atol=1e-5 * np.abs(exact).max())
 
 
+def test_groups_of_images_fit_into_the_cache(monkeypatch):
+    def images(batch, channels, most):
+        x = jnp.zeros((batch, 6, 8, channels))  # four tiles of 36 places an image
+        groups = winograd._in_groups(x, most)
+        np.testing.assert_array_equal(groups.reshape(x.shape), x)
+        return groups.shape[1]
+
+    of_image = 4 * 36 * 64 * 4
+    assert images(12, 64, 5 * of_image) == 12  # on eight devices
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    assert images(12, 64, 12 * of_image) == 12
+    assert images(12, 64, 12 * of_image - 1) == 6
+    assert images(12, 64, 5 * of_image) == 4  # groups are of the same size
+    assert images(7, 64, 5 * of_image) == 1
+    assert images(12, 64, 1) == 1
+    assert images(12, 128, 1) == 12
+
+
 def test_winograd_is_taken_where_it_pays_only():
     def taken(*, side=8, batch=8, inputs=128, outputs=128, kernel=3, stride=1, dtype=jnp.float32):
         x = jax.ShapeDtypeStruct((batch, side, side, inputs), dtype)
@@ -113,8 +138,9 @@ def test_winograd_is_taken_where_it_pays_only():
     assert taken(side=7)
     assert not taken(side=5)  # three fifths of its tiles would be padding
     assert not taken(batch=7)  # too few tiles
-    assert not taken(inputs=64)
-    assert not taken(outputs=64)
+    assert taken(inputs=64, outputs=64)
+    assert not taken(inputs=63)
+    assert not taken(outputs=63)
     assert not taken(kernel=5)
     assert not taken(stride=2)
     assert not taken(dtype=jnp.bfloat16)  # its transforms would round too much away
