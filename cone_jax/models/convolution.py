@@ -3,7 +3,7 @@
 XLA:CPU is slow on four kinds that these networks are made of, so there they are written
 differently. A 1x1 convolution is a matrix product. A depthwise one is a sum of shifted
 multiplications. A grouped one keeps XLA's form but not XLA's gradient for the kernel, which is
-one matrix product a tap. A wide 3x3 one is Winograd's, with a quarter of the multiplications.
+one matrix product a tap. A 3x3 one of many channels is Winograd's, with a quarter of the products.
 Everywhere else `lax.conv_general_dilated` is best.
 
 The functions have the signature that `flax.linen.Conv` asks of its `conv_general_dilated`:
