@@ -110,6 +110,7 @@ def _in_groups(x: jax.Array, most: int) -> jax.Array:
     return x.reshape(batch // images, images, height, width, channels)
 
 
+@jax.jit  # one program also outside of any other
 def _of_input(x: jax.Array) -> jax.Array:
     """[B, H, W, I] -> [36, tiles, I]: of the 6x6 values around each tile."""
     height, width, channels = x.shape[1:]
