@@ -14,7 +14,6 @@ from pathlib import Path
 from cone_jax import runtime
 
 runtime.use_fast_cpu_convolutions()
-sys.modules["torch"] = None  # tensorboardX imports it where it is installed, which takes seconds
 
 from cone_jax import distributed, training
 from cone_jax.command_line import load_recipe
