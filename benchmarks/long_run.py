@@ -25,8 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from cone_jax import runtime
 
-runtime.keep_freed_memory()  # as main.py does
-runtime.use_fast_cpu_convolutions()
+runtime.set_up()
 
 import jax
 import numpy as np

@@ -36,9 +36,7 @@ from cone_jax import runtime
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 if ONE_THREAD not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
-runtime.keep_freed_memory()
-runtime.use_fast_cpu_convolutions()
-runtime.use_compilation_cache()
+runtime.set_up()
 
 import study_report
 from rich.console import Console

@@ -185,10 +185,10 @@ def bank_programs(arguments: argparse.Namespace) -> dict[str, Callable[[], objec
 
 
 START = """
-import sys, time; began = time.perf_counter()
+import sys
 sys.path.insert(0, sys.argv[1])
 from cone_jax import runtime
-runtime.use_fast_cpu_convolutions(); runtime.use_compilation_cache()
+runtime.set_up()
 from cone_jax import command_line, training
 config = command_line.load_recipe("configs/digits.py")
 config.steps = 1

@@ -11,10 +11,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, beside `path`; it takes the place of `path` when the block succeeds.
 
     >>> import tempfile
-    >>> target = Path(tempfile.mkdtemp()) / "metrics.json"
-    >>> with replacing(target) as unfinished:
-    ...     _ = unfinished.write_text("{}")
-    >>> target.read_text()
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     target = Path(directory) / "metrics.json"
+    ...     with replacing(target) as unfinished:
+    ...         _ = unfinished.write_text("{}")
+    ...     target.read_text()
     '{}'
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")

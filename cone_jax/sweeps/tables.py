@@ -11,7 +11,7 @@ from cone_jax import atomic_file
 from cone_jax.analysis import figure_style, figures
 from cone_jax.analysis.csv_table import csv_table
 from cone_jax.analysis.figures import Matrix
-from cone_jax.analysis.markdown_table import markdown_table
+from cone_jax.analysis.markdown_table import markdown_table, one_decimal
 from cone_jax.sweeps.definition import Cell, Sweep
 from cone_jax.sweeps.runner import CellRun, result
 
@@ -80,7 +80,7 @@ def as_markdown(sweep: Sweep, measured: Sequence[Entry]) -> str:
         ]
     else:
         header = [sweep.row_name, "here", "paper"]
-        rows = [[e.cell.row, _ours(e), _number(e.cell.paper)] for e in measured]
+        rows = [[e.cell.row, _ours(e), one_decimal(e.cell.paper)] for e in measured]
     return "\n".join([*lines, markdown_table(header, rows), ""])
 
 
@@ -114,7 +114,7 @@ def _paper_note(sweep: Sweep) -> str:
 def _both(entry: Entry | None) -> str:
     if entry is None:
         return ""
-    paper = "" if entry.cell.paper is None else f" ({_number(entry.cell.paper)})"
+    paper = "" if entry.cell.paper is None else f" ({one_decimal(entry.cell.paper)})"
     return f"{_ours(entry)}{paper}"
 
 
@@ -123,7 +123,3 @@ def _ours(entry: Entry) -> str:
         return "–"
     spread = "" if entry.deviation is None else f" ± {entry.deviation:.2f}"
     return f"{entry.mean:.2f}{spread}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from cone_jax import atomic_file
 from cone_jax.analysis.compare import read_paper
-from cone_jax.analysis.markdown_table import markdown_table
+from cone_jax.analysis.markdown_table import markdown_table, one_decimal
 from cone_jax.errors import UserError
 
 RESULT_FILE = "transfer.json"
@@ -67,7 +67,7 @@ def as_markdown(records: Sequence[dict[str, Any]]) -> str:
     others = dict.fromkeys(r["dataset"] for r in records if r["dataset"] not in COLUMNS)
     columns = [*COLUMNS, MEAN, *others]
     rows = [
-        [name, *(_number(scores.get(column)) for column in columns)]
+        [name, *(one_decimal(scores.get(column)) for column in columns)]
         for name, scores in (*_paper_rows().items(), *ours.items())
     ]
     details = [
@@ -124,7 +124,3 @@ def _paper_rows() -> Rows:
             place = MEAN if column == "transfer" else column
             rows.setdefault(number.method, {})[place] = float(number.value)
     return rows
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"

@@ -23,6 +23,7 @@ from cone_jax.objectives.paco import PaCo
 from cone_jax.objectives.simclr import SimClr
 from cone_jax.objectives.supcon import SupCon
 from cone_jax.objectives.supcon_bank import SupConBank
+from tests.finite_differences import finite_differences
 
 R, K, D, C = 6, 8, 3, 3  # rows (of three samples where views are rows), bank, embedding, classes
 PRIOR = (0.5, 0.3, 0.2)
@@ -276,15 +277,8 @@ def value_and_gradients(objective, case, mixed=False):
     return jax.value_and_grad(loss, argnums=(0, 1, 2))(*arrays)
 
 
-def finite_differences(function, case, name, eps=1e-6):
-    gradient = np.zeros_like(case[name])
-    for index in np.ndindex(*gradient.shape):
-        moved = [case[name].copy(), case[name].copy()]
-        moved[0][index] += eps
-        moved[1][index] -= eps
-        high, low = (function({**case, name: x}) for x in moved)
-        gradient[index] = (high - low) / (2 * eps)
-    return gradient
+def slope(function, case, name):
+    return finite_differences(lambda x: function({**case, name: x}), case[name])
 
 
 @pytest.mark.parametrize(
@@ -296,7 +290,7 @@ def test_value_and_gradient_are_the_definitions(objective, reference, case):
     loss, gradients = value_and_gradients(objective, case)
     assert float(loss) == pytest.approx(reference(objective, case), rel=2e-4, abs=2e-5)
     for name, gradient in zip(DIFFERENTIATED, gradients, strict=True):
-        expected = finite_differences(lambda c: reference(objective, c), case, name)
+        expected = slope(lambda c: reference(objective, c), case, name)
         np.testing.assert_allclose(gradient, expected, rtol=2e-3, atol=2e-4, err_msg=name)
 
 
@@ -312,7 +306,7 @@ def test_value_and_gradient_are_the_definitions(objective, reference, case):
 def test_mixed_images_have_two_labels(objective, reference, case):
     loss, gradients = value_and_gradients(objective, case, mixed=True)
     assert float(loss) == pytest.approx(reference(objective, case, mixed=True), rel=1e-4)
-    expected = finite_differences(lambda c: reference(objective, c, mixed=True), case, "logits")
+    expected = slope(lambda c: reference(objective, c, mixed=True), case, "logits")
     np.testing.assert_allclose(gradients[1], expected, rtol=2e-3, atol=2e-4)
 
 
