@@ -70,6 +70,8 @@ CANDIDATES: tuple[dict[str, Any], ...] = (
 SAME_BUDGET = {"epochs": 35, "linear_stage.epochs": 30, "linear_stage.batch_size": 64}
 # PaCo's own values for CIFAR-100.
 PACO_CIFAR = {"objective.paco.alpha": 0.01, "objective.paco.temperature": 0.07}
+# Where `configs/cifar_small.py` has the classifier of CoNe and PaCo.
+ON_FEATURES = {"model.classifier_input": "features"}
 METHODS = (
     Method("CE", "cross_entropy"),
     Method("CE + head", "cross_entropy,projection"),
@@ -78,7 +80,7 @@ METHODS = (
     Method("CoNe", ""),
     Method("SupCon (two stages)", "supcon", SAME_BUDGET),
     Method("PaCo", "paco", PACO_CIFAR),
-    Method("NNCLR + CE", "nnclr,with_ce"),
+    Method("NNCLR + CE", "nnclr,with_ce", ON_FEATURES),
 )
 
 
