@@ -11,7 +11,7 @@ ImageNet stem, so that its convolutions see 8x8 pixels and fewer. Options, joine
     underfit        20,000 images, as many steps, half the width: the network cannot fit them
 
 Not a recipe of the paper. `benchmarks/study_cifar100.py` compares methods with it;
-`docs/results/cifar100_small.md` has what came out so far.
+`docs/results/cifar100_small.md` has what came out.
 """
 
 from ml_collections import ConfigDict
