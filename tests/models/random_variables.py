@@ -45,11 +45,7 @@ def images(size, count=2, seed=1):
     return np.random.default_rng(seed).normal(size=(count, size, size, 3)).astype(np.float32)
 
 
-# For computations that run once: compiled in half the time, run in twice.
-quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-
-@functools.partial(quick_jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def _logits(encoder, variables, images):
     return encoder.apply(variables, images, train=False).logits
 

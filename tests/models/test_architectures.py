@@ -51,7 +51,7 @@ def initial(name, projection=None):
     wanted |= {f"{path}/{leaf}" for network, _, path, _ in UNIFORMS for leaf in ("kernel", "bias")
                if network == name}  # fmt: skip
 
-    @random_variables.quick_jit
+    @jax.jit
     def init():
         variables = encoder.init(jax.random.key(0), jnp.zeros((1, 64, 64, 3)), train=False)
         flat = flax.traverse_util.flatten_dict(variables["params"], sep="/")
@@ -131,7 +131,7 @@ def test_rematerialisation_changes_neither_values_nor_gradients():
             out, _ = encoder.apply(variables_now, images, train=True, mutable=["batch_stats"])
             return jnp.sum(out.logits**2)
 
-        return random_variables.quick_jit(jax.grad(loss))(variables["params"])
+        return jax.jit(jax.grad(loss))(variables["params"])
 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
@@ -156,7 +156,7 @@ def test_dropout_zeroes_its_share_of_features_and_scales_the_rest():
     variables = random_variables.draw(encoder, 8)
     images = random_variables.images(8, count=64)
 
-    @functools.partial(random_variables.quick_jit, static_argnums=(0, 1))
+    @functools.partial(jax.jit, static_argnums=(0, 1))
     def run(encoder, train):
         rngs = {"dropout": jax.random.key(0)}
         out, _ = encoder.apply(variables, images, train=train, mutable=["batch_stats"], rngs=rngs)
@@ -181,7 +181,7 @@ def test_stochastic_depth_drops_the_branch_of_whole_samples():
         capture_intermediates=lambda module, _: module.name in ("Dropout_0", "bn2"),
         mutable=["batch_stats", "intermediates"],
     )
-    _, state = random_variables.quick_jit(run)(variables, images)
+    _, state = jax.jit(run)(variables, images)
     blocks = state["intermediates"]["backbone"]
     shares = []
     for block in ("layer1_0", "layer2_0", "layer3_0"):
@@ -222,7 +222,7 @@ def test_bn_options_reach_backbone_and_head():
         variables = random_variables.draw(encoder, 8)
         step = functools.partial(encoder.apply, train=True, mutable=["batch_stats"])
         new, old = (
-            random_variables.quick_jit(step)(variables, images)[1]["batch_stats"],
+            jax.jit(step)(variables, images)[1]["batch_stats"],
             variables["batch_stats"],
         )
         return [new[part]["bn1"]["mean"] - old[part]["bn1"]["mean"] for part in new]
@@ -261,7 +261,7 @@ def test_bfloat16_stays_close_to_float32_in_the_transformer():
     variables = random_variables.draw(full, 32)
     images = random_variables.images(32)
     exact, low = (
-        random_variables.quick_jit(functools.partial(encoder.apply, train=False))(variables, images)
+        jax.jit(functools.partial(encoder.apply, train=False))(variables, images)
         for encoder in (full, half)
     )
     assert low.features.dtype == low.logits.dtype == jnp.float32

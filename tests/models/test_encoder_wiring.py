@@ -22,7 +22,7 @@ def build(**options):
 
 
 def evaluate(encoder, variables, images=IMAGES):
-    run = random_variables.quick_jit(functools.partial(encoder.apply, train=False))
+    run = jax.jit(functools.partial(encoder.apply, train=False))
     return run(variables, images)
 
 
@@ -90,7 +90,7 @@ def test_bfloat16_computes_in_half_and_returns_float32():
 def test_train_mode_uses_the_batch_and_moves_the_statistics():
     encoder, variables = build()
     train = functools.partial(encoder.apply, train=True, mutable=["batch_stats"])
-    _, updated = random_variables.quick_jit(train)(variables, IMAGES)
+    _, updated = jax.jit(train)(variables, IMAGES)
     old, new = (
         variables["batch_stats"]["backbone"]["bn1"],
         updated["batch_stats"]["backbone"]["bn1"],
