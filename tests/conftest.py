@@ -15,8 +15,8 @@ from cone_jax import runtime
 
 runtime.use_fast_cpu_convolutions()
 # Most of the time goes into compiling programs that run for milliseconds: a third less without
-# LLVM's optimisations. XLA's own, of the graph, stay.
-os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}"
+# LLVM's optimisations. Modules marked `optimised` have them, see below.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 # The workers of pytest-xdist inherit the variable, so they share what each compiles.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache = tempfile.mkdtemp(prefix="cone_jax_xla_")
@@ -44,6 +44,15 @@ ROOT = Path(__file__).parent.parent
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_as_marked(request: pytest.FixtureRequest) -> None:
+    """Where numbers are held against a reference, they are those of the programs users run."""
+    quick = request.node.get_closest_marker("optimised") is None
+    if jax.config.read("jax_disable_most_optimizations") != quick:
+        jax.config.update("jax_disable_most_optimizations", quick)
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="module", autouse=True)

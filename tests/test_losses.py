@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from cone_jax import losses
 from tests.finite_differences import finite_differences
 
+pytestmark = pytest.mark.optimised
+
 # A shape and a temperature cost a compilation each, so both come from short lists.
 TEMPERATURES = st.sampled_from([0.07, 0.5])
 SHAPES = st.sampled_from([(1, 1), (1, 5), (4, 9)])

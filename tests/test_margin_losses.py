@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from cone_jax import losses, margin_losses
 from tests.finite_differences import finite_differences
 
+pytestmark = pytest.mark.optimised
+
 B, D, C = 4, 3, 4
 SEEDS = st.integers(0, 2**31)
 

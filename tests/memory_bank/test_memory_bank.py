@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from cone_jax import memory_bank
 
+pytestmark = pytest.mark.optimised
+
 DIM, CLASSES = 3, 4
 
 

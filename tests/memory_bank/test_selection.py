@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from cone_jax.memory_bank import selection
 
+pytestmark = pytest.mark.optimised
+
 two_stages = jax.jit(selection._top_k_in_blocks, static_argnums=(1, 2))
 
 

@@ -3,11 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cone_jax import losses, memory_bank
 from cone_jax.memory_bank import lookup, softmax_average
+
+pytestmark = pytest.mark.optimised
 
 
 @settings(deadline=None, max_examples=25)

@@ -7,6 +7,8 @@ import pytest
 
 from cone_jax import memory_bank, sharding
 
+pytestmark = pytest.mark.optimised
+
 DIM, CLASSES = 4, 5
 
 

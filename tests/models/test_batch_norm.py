@@ -18,6 +18,8 @@ from cone_jax.errors import UserError
 from cone_jax.models.batch_norm import BatchNorm
 from cone_jax.models.layers import Layers
 
+pytestmark = pytest.mark.optimised
+
 both_forms = pytest.mark.parametrize("for_cpu", [False, True])
 
 

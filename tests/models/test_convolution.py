@@ -10,6 +10,8 @@ import pytest
 from cone_jax import models
 from cone_jax.models import convolution, winograd
 
+pytestmark = pytest.mark.optimised
+
 # kernel size, input and output channels, groups
 KINDS = {
     "pointwise": (1, 6, 4, 1),

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from cone_jax.models import pooling
 
+pytestmark = pytest.mark.optimised
+
 
 def values_and_gradient(pool, x):
     y, vjp = jax.vjp(pool, x)

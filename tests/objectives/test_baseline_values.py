@@ -25,6 +25,8 @@ from cone_jax.objectives.supcon import SupCon
 from cone_jax.objectives.supcon_bank import SupConBank
 from tests.finite_differences import finite_differences
 
+pytestmark = pytest.mark.optimised
+
 R, K, D, C = 6, 8, 3, 3  # rows (of three samples where views are rows), bank, embedding, classes
 PRIOR = (0.5, 0.3, 0.2)
 DIFFERENTIATED = ("embedding", "logits", "prediction")

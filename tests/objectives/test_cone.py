@@ -13,6 +13,8 @@ from cone_jax.objectives import MixedLabels, StepInputs
 from cone_jax.objectives.cone import Cone
 from tests.finite_differences import finite_differences
 
+pytestmark = pytest.mark.optimised
+
 B, K, D, C = 6, 12, 4, 3
 
 

@@ -14,6 +14,8 @@ from cone_jax.objectives.nnclr import Nnclr
 from cone_jax.objectives.paco import PaCo
 from cone_jax.objectives.supcon import SupCon
 
+pytestmark = pytest.mark.optimised
+
 D, K = 3, 4
 
 OBJECTIVES = {

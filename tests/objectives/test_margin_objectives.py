@@ -13,6 +13,8 @@ from cone_jax.objectives.l_softmax import LSoftmax
 from cone_jax.objectives.large_margin import LargeMargin
 from tests.test_margin_losses import angular_loss, finite_differences, softmax
 
+pytestmark = pytest.mark.optimised
+
 B, D, C = 4, 3, 4
 LABELS = np.array([0, 2, 2, 3])
 

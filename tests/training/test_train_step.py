@@ -8,6 +8,8 @@ import pytest
 from cone_jax import losses, momentum, sharding, training
 from cone_jax.data.normalisation import normalise_images
 
+pytestmark = pytest.mark.optimised
+
 BATCH = 32
 
 
