@@ -1,7 +1,7 @@
 """Who wins on CIFAR-100 when two CPU cores have to decide: methods, seeds, honest tuning.
 
     python benchmarks/study_cifar100.py --data=DATA_DIR [--output=runs/study_cifar100] [--jobs=2]
-        [--parts=tune,final] [--regimes=fit,coarse,underfit] [--methods=CE,CoNe]
+        [--parts=tune,final] [--regimes=fit,coarse,underfit,memorise] [--methods=CE,CoNe]
 
 Trains `configs/cifar_small.py` with each method. First, hyper-parameters: every method gets the
 same number of candidates, one run each, trained on the study's training images and scored on 10,000
@@ -14,8 +14,9 @@ Each run is a process of its own. A finished run gets a line in `docs/results/ci
 and is not repeated; an interrupted one goes on: the study can be spread over many sittings. After
 each run the tables and figures of `docs/results/cifar100_small.md` are made again from all lines
 there are. Two regimes repeat the final runs of cross-entropy and CoNe: `coarse` with classes of
-more variety, `underfit` where the network cannot fit its training set. These two, whose difference
-is the question, have more seeds than the others.
+more variety, `underfit` where the network cannot fit its training set, `memorise` with the recipe's
+own weight decay, with which it fits nearly all of it. Cross-entropy and CoNe, whose difference is
+the question, have more seeds than the other methods.
 """
 
 import argparse
@@ -92,6 +93,7 @@ class Regime(NamedTuple):
     seeds: tuple[int, ...]
     methods: tuple[str, ...]
     more_seeds: tuple[int, ...] = ()  # of cross-entropy and CoNe
+    candidates: tuple[int, ...] = (0, 1, 2)  # of which each method has the best
 
 
 EVERYTHING = tuple(method.name for method in METHODS)
@@ -101,6 +103,7 @@ REGIMES = {
     "fit": Regime("The network fits its training set", "", SEEDS, EVERYTHING, (3, 4, 5)),
     "coarse": Regime("The same with the 20 superclasses", "coarse", SEEDS, PAIR),
     "underfit": Regime("It cannot fit its training set", "underfit", SEEDS, PAIR),
+    "memorise": Regime("It fits nearly all of it", "", SEEDS, PAIR, candidates=(0, 1)),
 }
 
 
@@ -170,9 +173,9 @@ class Study:
 
     def final(self, regime: str, methods: Sequence[Method]) -> list[Task]:
         """Runs of each method's best candidate, for the methods that are tuned to the end."""
-        tried = self.measured(self.tuning(methods))
+        tried, allowed = self.measured(self.tuning(methods)), REGIMES[regime].candidates
         ready = [
-            (method, study_report.best_candidate(tried[method.name]))
+            (method, study_report.best_candidate(tried[method.name], allowed))
             for method in methods
             if len(tried.get(method.name, ())) == len(CANDIDATES)
             and method.name in REGIMES[regime].methods

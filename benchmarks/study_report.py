@@ -56,9 +56,10 @@ def append(path: Path, labels: Mapping[str, Any], config: ConfigDict, result: Re
         file.write(json.dumps(record) + "\n")
 
 
-def best_candidate(records: Sequence[Record]) -> int:
-    """The candidate with the highest accuracy; the first of equals."""
-    return min(records, key=lambda r: (-r["test/top1"], r["candidate"]))["candidate"]
+def best_candidate(records: Sequence[Record], allowed: Sequence[int] | None = None) -> int:
+    """The candidate with the highest accuracy, of all or of those allowed; the first of equals."""
+    considered = [r for r in records if allowed is None or r["candidate"] in allowed]
+    return min(considered, key=lambda r: (-r["test/top1"], r["candidate"]))["candidate"]
 
 
 def gain(scores: Mapping[int, float], base: Mapping[int, float]) -> tuple[float, float]:

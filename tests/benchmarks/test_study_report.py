@@ -74,6 +74,7 @@ def test_the_first_of_the_best_candidates_is_used(study_report):
         for candidate, top1, rate in ((0, 0.2, 0.1), (1, 0.3, 0.2), (2, 0.3, 0.4))
     ]
     assert study_report.best_candidate(tried[::-1]) == 1
+    assert study_report.best_candidate(tried, allowed=(0, 2)) == 2
     [line] = [
         line for line in study_report.tuning_table({"CE": tried}).splitlines() if "used" in line
     ]
