@@ -78,6 +78,7 @@ METHODS = (
     Method("CE + head", "cross_entropy,projection"),
     Method("CE + L_in", "no_dc"),
     Method("CE + L_out", "no_dc,sup_out"),
+    Method("CE + L_dc", "no_contrast"),
     Method("CoNe", ""),
     Method("SupCon (two stages)", "supcon", SAME_BUDGET),
     Method("PaCo", "paco", PACO_CIFAR),

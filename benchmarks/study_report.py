@@ -108,7 +108,7 @@ def results_table(final: Mapping[str, Sequence[Record]]) -> str:
                 method,
                 f"{statistics.mean(values):.2f}{spread}",
                 ", ".join(f"{value:.2f}" for value in values),
-                "" if method == BASELINE else f"{mean_gain:+.2f} ± {error:.2f}",
+                "" if method == BASELINE else f"{mean_gain:+z.2f} ± {error:.2f}",
                 f"{statistics.mean(by_seed(records, 'test/loss').values()):.2f}",
                 f"{statistics.mean(by_seed(records, 'fit/top1').values()):.1f}",
             )
