@@ -86,6 +86,10 @@ def init_official(rng: jax.Array, bank: MemoryBank) -> MemoryBank:
 
     Random unit features, all of class 0, with Gaussian "probabilities". Kept for parity; it
     does harm until ``size`` keys have been enqueued.
+
+    >>> bank = init_official(jax.random.key(0), init(3, dim=2, num_classes=2))
+    >>> bank.labels.tolist(), int(bank.filled)
+    ([0, 0, 0], 3)
     """
     features_rng, probs_rng = jax.random.split(rng)
     noise, probs = jax.random.normal, bank.probs
@@ -163,7 +167,12 @@ def _write(bank: MemoryBank, values: dict[str, Array], rows: Int[Array, " B"]) -
 
 
 def shardings(bank: MemoryBank, mesh: Mesh) -> MemoryBank:
-    """Where each array of the bank is to be: rows as the bank says, the counters everywhere."""
+    """Where each array of the bank is to be: rows as the bank says, the counters everywhere.
+
+    >>> places = shardings(init(3, dim=2, num_classes=2), jax.make_mesh((1,), ("data",)))
+    >>> places.features.is_fully_replicated
+    True
+    """
 
     def place(column: Array | jax.ShapeDtypeStruct) -> NamedSharding:
         split = bank.split and column.ndim > 0
