@@ -169,9 +169,10 @@ def _write(bank: MemoryBank, values: dict[str, Array], rows: Int[Array, " B"]) -
 def shardings(bank: MemoryBank, mesh: Mesh) -> MemoryBank:
     """Where each array of the bank is to be: rows as the bank says, the counters everywhere.
 
-    >>> places = shardings(init(3, dim=2, num_classes=2), jax.make_mesh((1,), ("data",)))
-    >>> places.features.is_fully_replicated
-    True
+    >>> mesh = jax.make_mesh((1,), ("data",))
+    >>> places = shardings(init(3, dim=2, num_classes=2, mesh=mesh, split=True), mesh)
+    >>> places.features.spec == PartitionSpec("data"), places.cursor.spec == PartitionSpec()
+    (True, True)
     """
 
     def place(column: Array | jax.ShapeDtypeStruct) -> NamedSharding:

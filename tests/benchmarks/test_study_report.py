@@ -68,6 +68,11 @@ def test_the_table_holds_mean_deviation_every_seed_and_the_gain(study_report):
     assert lines[3] == "| CoNe | 33.00 ± 2.83 | 31.00, 35.00 | +2.00 ± 1.00 | 2.00 | 97.0 |"
 
 
+def test_a_gain_that_rounds_to_nothing_has_no_minus(study_report):
+    final = {"CE": [record("CE", 0, 0.3)], "CoNe": [record("CoNe", 0, 0.29999)]}
+    assert "+0.00" in study_report.results_table(final).splitlines()[3]
+
+
 def test_the_first_of_the_best_candidates_is_used(study_report):
     tried = [
         record("CE", 100, top1, candidate=candidate, settings={"optimizer.learning_rate": rate})
