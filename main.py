@@ -13,9 +13,10 @@ runtime.set_up()  # JAX reads these settings when it is first imported
 
 from rich.console import Console
 
-from cone_jax import command_line, disk_errors, distributed
+from cone_jax import distributed
 from cone_jax.errors import Failure, Interrupted, UserError
-from cone_jax.modes import MODES
+from cone_jax.modes import MODES, command_line
+from cone_jax.workdir import disk_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         arguments = command_line.parse(argv, help_lines)
         mode = MODES[arguments.mode]
         if not mode.joint:
-            distributed.refuse_company(arguments.mode, arguments.flags["coordinator"])
+            distributed.require_single_process(arguments.mode, arguments.flags["coordinator"])
         distributed.initialize(
             *(arguments.flags[name] for name in ("coordinator", "num_processes", "process_id"))
         )

@@ -28,9 +28,9 @@ import jax
 import numpy as np
 
 from cone_jax import workdir
-from cone_jax.checkpointing import Checkpoints
-from cone_jax.metric_writers import METRICS_FILE
 from cone_jax.training.run import Run
+from cone_jax.workdir.checkpoints import Checkpoints
+from cone_jax.workdir.metrics import METRICS_FILE
 
 # Small enough to start in seconds, long enough to be hit everywhere: frequent checkpoints and
 # evaluations, records that do not fall on the same steps.

@@ -108,7 +108,7 @@ MUTANTS = (
         "training/test_step_at_scale.py",
     ),
     Mutant(
-        "training/batch_pass.py",
+        "training/train_step.py",
         "keys = _to_remember(query if key is None else key, rows, needs, state.bank)",
         "keys = _to_remember(query, rows, needs, state.bank)",
         "training/test_train_step.py",
@@ -126,16 +126,16 @@ MUTANTS = (
         "data/test_order.py",
     ),
     Mutant(
-        "checkpointing.py",
+        "workdir/checkpoints.py",
         "return max(scored)[1] if scored else None",
         "return min(scored)[1] if scored else None",
-        "test_checkpointing.py",
+        "workdir/test_checkpoints.py",
     ),
     Mutant(
-        "checkpoint_integrity.py",
+        "workdir/integrity.py",
         "if checksum != expected_checksum:",
         "if size != expected_size:",
-        "test_checkpointing.py",
+        "workdir/test_checkpoints.py",
     ),
     Mutant(
         "training/optimizers.py",
@@ -156,16 +156,16 @@ MUTANTS = (
         "training/test_nonfinite.py",
     ),
     Mutant(
-        "disk_errors.py",
+        "workdir/disk_errors.py",
         "codes = set(map(int, _IN_TEXT.findall(str(error))))",
         "codes = set[int]()",
-        "training/test_disk_errors.py",
+        "workdir/test_disk_errors.py",
     ),
     Mutant(
-        "checkpoint_fit.py",
+        "workdir/compatibility.py",
         "if there != here and not _differ_in_padding(name, there, here, bank_size):",
         "if len(there) != len(here):",
-        "training/test_other_checkpoints.py",
+        "workdir/test_compatibility.py",
     ),
     Mutant(
         "data/decode.py",

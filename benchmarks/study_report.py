@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 import cone_jax
 from cone_jax import atomic_file
 from cone_jax.analysis import figure_style
-from cone_jax.analysis.markdown_table import markdown_table
+from cone_jax.analysis.tables import markdown_table
 from cone_jax.workdir import FREE_FIELDS, flatten
 
 Record = dict[str, Any]

@@ -189,7 +189,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from cone_jax import runtime
 runtime.set_up()
-from cone_jax import command_line, training
+from cone_jax import training
+from cone_jax.modes import command_line
 config = command_line.load_recipe("configs/digits.py")
 config.steps = 1
 training.train(config, sys.argv[2])

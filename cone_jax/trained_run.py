@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from cone_jax import checkpointing, models, workdir
+from cone_jax import models, workdir
 from cone_jax.data import datasets, transforms
 from cone_jax.errors import UserError
 from cone_jax.interop import files
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.training import learner, stages
+from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
 
 
 class TrainedRun(NamedTuple):
@@ -30,8 +31,8 @@ def open_run(directory: Path | str, step: int | str = "latest") -> TrainedRun:
     """The network of the checkpoint that `step` names: a number, ``latest`` or ``best``."""
     directory = Path(directory)
     config = workdir.load_config(directory)
-    number = checkpointing.resolve_step(directory, step, best_metric=config.checkpoint.best_metric)
-    variables = files.read_checkpoint(directory / checkpointing.DIRECTORY / str(number))
+    number = resolve_step(directory, step, best_metric=config.checkpoint.best_metric)
+    variables = files.read_checkpoint(directory / CHECKPOINTS_FOLDER / str(number))
     deployed = stages.deployed(config)
     num_classes = variables["params"]["classifier"]["kernel"].shape[-1]
     encoder = learner.build_encoder(deployed.model, num_classes)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cone_jax import command_line, training
+from cone_jax import training
+from cone_jax.modes import command_line
 from tests import tiny_run
 
 ROOT = Path(__file__).parent.parent

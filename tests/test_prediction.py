@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from cone_jax import interop, prediction, trained_run, workdir
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
 from cone_jax.training import learner
+from cone_jax.workdir.checkpoints import Checkpoints
 from tests.models import random_variables
 
 METADATA = interop.ExportMetadata(

@@ -98,7 +98,7 @@ def test_no_import_goes_in_a_circle():
 
 
 def test_the_method_needs_nothing_but_arrays():
-    for name in ("losses", "margin_losses", "momentum", "memory_bank"):
+    for name in ("losses", "momentum", "memory_bank"):
         for module, path in MODULES.items():
             if part(module) == name:
                 allowed = (*ARRAY_LIBRARIES, "cone_jax.losses", "cone_jax.memory_bank")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cone_jax import models, trained_run, workdir
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
+from cone_jax.workdir.checkpoints import Checkpoints
 from tests.models import random_variables
 
 

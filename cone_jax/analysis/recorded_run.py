@@ -9,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cone_jax import workdir
-from cone_jax.metric_writers import METRICS_FILE, TIMING_FILE, read_records
+from cone_jax.workdir.metrics import METRICS_FILE, TIMING_FILE, read_records
 
 
 class Series(NamedTuple):

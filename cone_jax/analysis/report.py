@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cone_jax import atomic_file, distributed
 from cone_jax.analysis import page, report_sections
-from cone_jax.analysis.evidence import Evidence, gather
-from cone_jax.metric_writers import METRICS_FILE
+from cone_jax.analysis.report_inputs import Evidence, gather
+from cone_jax.workdir.metrics import METRICS_FILE
 
 FILE = "report.html"
 

@@ -4,18 +4,22 @@ import numpy as np
 from markupsafe import Markup
 
 from cone_jax import config as config_lib
-from cone_jax import summary
 from cone_jax.analysis import figures, page, training_curves
 from cone_jax.analysis.config_fields import used_fields
-from cone_jax.analysis.confusion import confusion_matrix, frequent_mistakes, worst_classes
-from cone_jax.analysis.confusion_figure import confusion_figure
-from cone_jax.analysis.evidence import Evidence
+from cone_jax.analysis.confusion import (
+    confusion_figure,
+    confusion_matrix,
+    frequent_mistakes,
+    worst_classes,
+)
 from cone_jax.analysis.neighbourhoods import ALPHA_SCALE, ends, format_alpha
 from cone_jax.analysis.page import Section
 from cone_jax.analysis.paper_figures import classes_panel, one_class_panel
 from cone_jax.analysis.recorded_run import RecordedRun
-from cone_jax.checkpointing import LOWER_IS_BETTER
+from cone_jax.analysis.report_inputs import Evidence
+from cone_jax.console import duration, score_text
 from cone_jax.workdir import flatten
+from cone_jax.workdir.checkpoints import LOWER_IS_BETTER
 
 _PULLS_EACH = 4  # most and least similar positives
 
@@ -34,7 +38,7 @@ def opening(evidence: Evidence) -> Markup:
     tiles = [(form.format(value), label) for value, label, form in found if value is not None]
     seconds = run.last("time/seconds")
     if seconds is not None:
-        tiles.append((summary.duration(seconds), "training time"))
+        tiles.append((duration(seconds), "training time"))
     speeds = run.series("time/images_per_second").values
     if speeds.size:
         tiles.append((f"{np.median(speeds):,.0f}", "images a second (median)"))
@@ -51,7 +55,7 @@ def results(evidence: Evidence) -> Section | None:
             continue
         lower_is_better = name.rpartition("/")[2] in LOWER_IS_BETTER
         best = (np.nanargmin if lower_is_better else np.nanargmax)(series.values)
-        scores = (summary.score_text(name, series.values[at]) for at in (-1, best))
+        scores = (score_text(name, series.values[at]) for at in (-1, best))
         rows.append((name, *scores, f"{series.steps[best]:,}"))
     parts = []
     if rows:
@@ -227,7 +231,7 @@ def configuration(evidence: Evidence) -> Section:
     body = page.join(
         [
             page.paragraph(
-                "What this run sets differently from the defaults of cone_jax/config.py:"
+                "What this run sets differently from the defaults of cone_jax/config/sections.py:"
             ),
             page.table((), changed, kind="code"),
             Markup("<details><summary>All {} fields in use</summary>{}</details>").format(

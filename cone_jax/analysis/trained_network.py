@@ -10,13 +10,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cone_jax import losses, sharding
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.data import datasets, transforms
 from cone_jax.data.pipeline import EvalBatches, HostBatch
 from cone_jax.data.sources import Source
 from cone_jax.evaluation.inference import infer_compiled
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.training.run import Run
+from cone_jax.workdir.checkpoints import Checkpoints
 
 
 class Outputs(NamedTuple):
@@ -43,7 +43,7 @@ class TrainedNetwork:
 
         Of several processes one suffices: nothing here waits for another.
         """
-        stage = Run.open(config).stage_at(step).alone()
+        stage = Run.open(config).stage_at(step).on_local_devices()
         abstract = stage.abstract_state()
         with Checkpoints(directory, read_only=True) as checkpoints:
             variables = query = stage.restore_network(checkpoints, step)

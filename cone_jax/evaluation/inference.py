@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import jax
 
-from cone_jax.data.normalisation import normalise_images
+from cone_jax.data.on_device import normalise_images
 from cone_jax.models import Encoder, EncoderOutput
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ml_collections import ConfigDict
 
-from cone_jax import call_spec
+from cone_jax import spec_strings
 from cone_jax.errors import UserError, closest
 from cone_jax.evaluation.accuracy import Classification
 from cone_jax.evaluation.evaluator import Evaluator
@@ -71,7 +71,7 @@ def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
 
 
 def _evaluator(spec: str) -> Evaluator:
-    return call_spec.build(
+    return spec_strings.build(
         spec,
         KINDS,
         where=f"evaluation.evaluators ({spec})",

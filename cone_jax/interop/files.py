@@ -16,9 +16,9 @@ import orbax.checkpoint as ocp
 import safetensors
 import safetensors.numpy
 
-from cone_jax import checkpointing
 from cone_jax.errors import UserError
 from cone_jax.interop import metadata
+from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
 
 OWN_LAYOUT = "cone_jax"  # paths of our variables, joined by "/"
 # Where training programs keep the weights inside what they save.
@@ -63,9 +63,9 @@ def _read_directory(path: Path) -> Weights:
             f"{path} is an export to {found['format']}, which weights cannot be taken "
             "from; export to safetensors, pth or orbax"
         )
-    if (path / checkpointing.DIRECTORY).is_dir():
-        step = checkpointing.resolve_step(path)
-        path = path / checkpointing.DIRECTORY / str(step)
+    if (path / CHECKPOINTS_FOLDER).is_dir():
+        step = resolve_step(path)
+        path = path / CHECKPOINTS_FOLDER / str(step)
     if not (path / "state").is_dir():
         raise UserError(
             f"{path} is neither the directory of a run nor an export; give one, or weights"

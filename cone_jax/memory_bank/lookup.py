@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from cone_jax import losses
-from cone_jax.memory_bank import selection, softmax_average, split_rows
+from cone_jax.memory_bank import selection, sharded, softmax_average
 from cone_jax.memory_bank.bank import NO_ID, MemoryBank
-from cone_jax.memory_bank.softmax_average import Partial
+from cone_jax.memory_bank.softmax_average import PartialAverage
 
 # Weights that `soft_labels` holds at a time, one for each query and row: a quarter of a GiB. A few
 # blocks of rows cost a little more time than all at once, and far less memory.
@@ -105,8 +105,8 @@ def neighbours(
     if bank.mesh is None:
         return _nearest(bank, asked, k, first_row=0)
     if not bank.split:
-        return split_rows.ask_here(bank.mesh, bank, asked, nearest_here)
-    return split_rows.ask_everywhere(bank.mesh, bank, asked, nearest_here, nearest_of_all)
+        return sharded.query_local(bank.mesh, bank, asked, nearest_here)
+    return sharded.query_all(bank.mesh, bank, asked, nearest_here, nearest_of_all)
 
 
 def _nearest(
@@ -200,10 +200,10 @@ def soft_labels(
     if bank.mesh is None or not bank.split:
         return softmax_average.finish(_average(bank, asked, temperature, classify, 0))
 
-    def average_here(part: MemoryBank, everyone: Queries, first_row: jax.Array) -> Partial:
+    def average_here(part: MemoryBank, everyone: Queries, first_row: jax.Array) -> PartialAverage:
         return _average(part, everyone, temperature, classify, first_row)
 
-    return softmax_average.finish(split_rows.average(bank.mesh, bank, asked, average_here))
+    return softmax_average.finish(sharded.average(bank.mesh, bank, asked, average_here))
 
 
 def _average(
@@ -212,11 +212,11 @@ def _average(
     temperature: float,
     classify: Classify | None,
     first_row: Int[Array, ""] | int,
-) -> Partial:
+) -> PartialAverage:
     """The average over the rows from `first_row` on, a block of them at a time."""
     total = len(bank.labels)
 
-    def of_rows(start: Int[Array, ""] | int, count: int) -> Partial:
+    def of_rows(start: Int[Array, ""] | int, count: int) -> PartialAverage:
         block: MemoryBank = jax.tree.map(
             lambda x: jax.lax.dynamic_slice_in_dim(x, start, count) if x.ndim else x, bank
         )
@@ -241,7 +241,7 @@ def _average(
     average = of_rows(0, block)
     if blocks > 1:
 
-        def add(average: Partial, index: Int[Array, ""]) -> tuple[Partial, None]:
+        def add(average: PartialAverage, index: Int[Array, ""]) -> tuple[PartialAverage, None]:
             return softmax_average.merge(average, of_rows(index * block, block)), None
 
         average, _ = jax.lax.scan(add, average, jnp.arange(1, blocks))

@@ -1,7 +1,7 @@
 """A softmax-weighted average over rows that come in blocks, or from several devices.
 
-Each block gives a `Partial`; partial averages merge in any order, and no weight of a row has to
-be kept. Never NaN, whatever is masked.
+Each block gives a `PartialAverage`. Partial averages merge in any order, and no weight of a row has
+to be kept. Never NaN, whatever is masked.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 _LOWEST = -1e30
 
 
-class Partial(NamedTuple):
+class PartialAverage(NamedTuple):
     """An average in the making."""
 
     largest: Float[Array, " B"]  # logit so far
@@ -29,7 +29,7 @@ def of_block(
     *,
     where: Bool[Array, "B K"],
     exists: Bool[Array, " K"] | None = None,
-) -> Partial:
+) -> PartialAverage:
     """What K rows contribute. Rows that do not `exist` (padding) have no part in a mean either."""
     logits = jnp.where(where, logits, _LOWEST)
     if exists is not None:
@@ -37,22 +37,22 @@ def of_block(
     largest = jnp.maximum(jnp.max(logits, axis=-1), _LOWEST)
     weights = jnp.exp(logits - largest[:, None])
     total = jnp.matmul(weights, values.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
-    return Partial(largest, jnp.sum(weights, axis=-1), total)
+    return PartialAverage(largest, jnp.sum(weights, axis=-1), total)
 
 
-def merge(left: Partial, right: Partial) -> Partial:
+def merge(left: PartialAverage, right: PartialAverage) -> PartialAverage:
     """Both together."""
     largest = jnp.maximum(left.largest, right.largest)
     left, right = rescale(left, largest), rescale(right, largest)
-    return Partial(largest, left.weight + right.weight, left.total + right.total)
+    return PartialAverage(largest, left.weight + right.weight, left.total + right.total)
 
 
-def rescale(partial: Partial, largest: Float[Array, " B"]) -> Partial:
+def rescale(partial: PartialAverage, largest: Float[Array, " B"]) -> PartialAverage:
     """The same, relative to a `largest` that is no less."""
     factor = jnp.exp(partial.largest - largest)
-    return Partial(largest, partial.weight * factor, partial.total * factor[:, None])
+    return PartialAverage(largest, partial.weight * factor, partial.total * factor[:, None])
 
 
-def finish(partial: Partial) -> Float[Array, "B C"]:
+def finish(partial: PartialAverage) -> Float[Array, "B C"]:
     """The average."""
     return partial.total / partial.weight[:, None]

@@ -14,8 +14,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from cone_jax.models import convolution, pooling
 from cone_jax.models.batch_norm import BatchNorm
+from cone_jax.models.cpu import convolution, pooling
 
 Initializer = nn.initializers.Initializer
 

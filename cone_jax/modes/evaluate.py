@@ -6,20 +6,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import atomic_file, call_spec, checkpointing, distributed, summary, workdir
-from cone_jax.analysis import outcome_files
-from cone_jax.checkpointing import Checkpoints
-from cone_jax.command_line import Arguments
+from cone_jax import atomic_file, distributed, spec_strings, workdir
+from cone_jax.analysis import evaluation_files
+from cone_jax.console import plain_lines, print_evaluation
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
 from cone_jax.evaluation.evaluator import Evaluator, Outcome
+from cone_jax.modes.command_line import Arguments
 from cone_jax.training.run import Run
+from cone_jax.workdir.checkpoints import Checkpoints, resolve_step
 
 
 def evaluate(arguments: Arguments, console: Console) -> None:
     """Runs the evaluators of the run's config, or those of --evaluators, on one checkpoint."""
     try:
-        asked_for = call_spec.separate(arguments.flags["evaluators"])
+        asked_for = spec_strings.separate(arguments.flags["evaluators"])
     except ValueError as error:
         raise UserError(f"--evaluators: {error}") from error
     config = workdir.load_config(arguments.workdir)
@@ -37,7 +38,7 @@ def evaluate_checkpoint(
     """
     directory = arguments.workdir
     config = workdir.load_config(directory)
-    step = checkpointing.resolve_step(
+    step = resolve_step(
         directory, arguments.flags["step"], best_metric=config.checkpoint.best_metric
     )
     outcomes = _outcomes(Run.open(config), directory, step, evaluators, console)
@@ -45,11 +46,11 @@ def evaluate_checkpoint(
     remarks: dict[str, str] = {}  # of the first that has any
     for evaluator, outcome in outcomes:
         scores |= evaluator.named(outcome)
-        remarks = remarks or outcome_files.remarks(outcome)
-    summary.print_evaluation(console, f"{directory}, step {step:,}", scores, remarks)
+        remarks = remarks or evaluation_files.remarks(outcome)
+    print_evaluation(console, f"{directory}, step {step:,}", scores, remarks)
     if distributed.is_primary():
         for path in _write(directory, step, scores, outcomes):
-            summary.plain_lines(console)(f"written: {path}")
+            plain_lines(console)(f"written: {path}")
     return scores
 
 
@@ -69,7 +70,7 @@ def _outcomes(
     with Checkpoints(directory, read_only=True) as checkpoints:
         for evaluator in evaluators:
             variables = run.restore_variables(checkpoints, step, evaluator.network)
-            outcome = evaluator.evaluate(stage, variables, summary.plain_lines(console))
+            outcome = evaluator.evaluate(stage, variables, plain_lines(console))
             outcomes.append((evaluator, outcome))
     return outcomes
 
@@ -88,7 +89,7 @@ def _write(
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
     paths = [path]
     for evaluator, outcome in outcomes:
-        paths += outcome_files.write(outcome, directory / "evaluation" / evaluator.prefix)
+        paths += evaluation_files.write(outcome, directory / "evaluation" / evaluator.prefix)
     return paths
 
 

@@ -2,8 +2,9 @@
 
 from rich.console import Console
 
-from cone_jax import interop, summary, trained_run
-from cone_jax.command_line import Arguments
+from cone_jax import interop, trained_run
+from cone_jax.console import plain_lines
+from cone_jax.modes.command_line import Arguments
 
 
 def export(arguments: Arguments, console: Console) -> None:
@@ -14,4 +15,4 @@ def export(arguments: Arguments, console: Console) -> None:
         arguments.flags["format"], run.variables, run.encoder, run.metadata, directory
     )
     step = run.metadata.origin["step"]
-    summary.plain_lines(console)(f"written: {path} (step {step}; read back, same logits)")
+    plain_lines(console)(f"written: {path} (step {step}; read back, same logits)")

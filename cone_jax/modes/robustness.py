@@ -3,10 +3,10 @@
 from rich.console import Console
 
 from cone_jax import workdir
-from cone_jax.command_line import Arguments
 from cone_jax.data import datasets
 from cone_jax.errors import UserError
 from cone_jax.evaluation.robustness import ALEXNET, Robustness
+from cone_jax.modes.command_line import Arguments
 from cone_jax.modes.evaluate import evaluate_checkpoint
 
 # AlexNet's errors are known on ImageNet, which has so many classes.

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import summary
-from cone_jax.command_line import Arguments
+from cone_jax.console import plain_lines
 from cone_jax.errors import TrainingFailed, UserError
+from cone_jax.modes.command_line import Arguments
 from cone_jax.sweeps import Sweep, load_sweep, runner, tables
 from cone_jax.sweeps.runner import CellRun, Say
 
@@ -20,7 +20,7 @@ def sweep(arguments: Arguments, console: Console) -> None:
     jobs = number_of_jobs(arguments)
     definition = load_sweep(file)
     runs = runner.plan(definition, arguments.recipe, arguments.config, arguments.workdir)
-    say = summary.plain_lines(console)
+    say = plain_lines(console)
     failures = fill_table(definition, runs, arguments.workdir, jobs=jobs, say=say)
     if failures:
         raise TrainingFailed(f"{len(failures)} of {len(runs)} runs; the first was {failures[0]}")

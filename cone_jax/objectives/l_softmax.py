@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from cone_jax import margin_losses
+from cone_jax.objectives import margin_losses
 from cone_jax.objectives.objective import Metrics, Needs, StepInputs, require
 
 

@@ -10,8 +10,8 @@ from typing import get_args
 import jax
 import jax.numpy as jnp
 
-from cone_jax import margin_losses
 from cone_jax.errors import UserError, closest
+from cone_jax.objectives import margin_losses
 from cone_jax.objectives.objective import (
     Layer,
     Metrics,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cone_jax import interop, trained_run, workdir
-from cone_jax.data import decode, normalisation, transforms
+from cone_jax.data import decode, on_device, transforms
 from cone_jax.errors import UserError
 from cone_jax.interop import exported_model, metadata
 from cone_jax.interop.metadata import ExportMetadata
@@ -76,7 +76,7 @@ class Predictor:
         count = len(pixels)
         padding = [pixels[-1]] * (self._batch_size - count)
         stacked = jnp.asarray(np.stack([*pixels, *padding]))
-        images = normalisation.normalise_images(stacked, self.metadata.mean, self.metadata.std)
+        images = on_device.normalise_images(stacked, self.metadata.mean, self.metadata.std)
         logits = self._logits(np.asarray(images))
         probabilities = np.asarray(jax.nn.softmax(logits, axis=-1))[:count]
         best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self._top]

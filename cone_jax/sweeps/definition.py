@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
-from cone_jax import recipe_file
+from cone_jax.config import recipe
 from cone_jax.errors import UserError
 from cone_jax.workdir import flatten
 
@@ -90,7 +90,7 @@ def grid(rows: Axis, columns: Axis | None = None, *, options: str = "") -> tuple
 def load_sweep(file: str) -> Sweep:
     """What ``get_sweep(options)`` of ``FILE:OPTIONS`` returns."""
     path, _, options = file.partition(":")
-    sweep = recipe_file.call(
+    sweep = recipe.call(
         path, options, flag="--sweep", function="get_sweep", folder="configs/sweeps/"
     )
     if not isinstance(sweep, Sweep):
@@ -123,7 +123,7 @@ def cell_config(
 
 def _recipe(sweep: Sweep, recipe: str) -> ConfigDict:
     path, _, options = recipe.partition(":")
-    config = recipe_file.load_recipe(path, options)
+    config = config_lib.load_recipe(path, options)
     own = recipe.startswith(sweep.base)
     return apply_settings(config, sweep.size) if own else config
 

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from cone_jax.analysis.compare import read_paper
+from cone_jax.analysis.paper_comparison import read_paper
 from cone_jax.errors import UserError
 from cone_jax.sweeps.definition import Cell, Sweep
 

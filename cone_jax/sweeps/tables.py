@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 
 from cone_jax import atomic_file
 from cone_jax.analysis import figure_style, figures
-from cone_jax.analysis.csv_table import csv_table
 from cone_jax.analysis.figures import Matrix
-from cone_jax.analysis.markdown_table import markdown_table, one_decimal
+from cone_jax.analysis.tables import csv_table, markdown_table, one_decimal
 from cone_jax.sweeps.definition import Cell, Sweep
 from cone_jax.sweeps.runner import CellRun, result
 

@@ -9,13 +9,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from cone_jax import models, momentum, objectives
-from cone_jax.training import averaging, optimizers, schedules
+from cone_jax.training import averaging, optimizers
 from cone_jax.training.averaging import Averaging
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """MixUp and CutMix: see `cone_jax.data.mixing.mix`."""
+    """MixUp and CutMix: see `cone_jax.data.on_device.mix`."""
 
     mixup_alpha: float
     cutmix_alpha: float
@@ -108,7 +108,7 @@ def num_steps(config: ConfigDict, steps_per_epoch: int) -> int:
 
 def _learning_rate(config: ConfigDict, steps_per_epoch: int, total_steps: int) -> optax.Schedule:
     schedule = config.schedule
-    return schedules.learning_rate(
+    return optimizers.learning_rate(
         optimizers.peak_learning_rate(config.optimizer, config.batch_size),
         total_steps=total_steps,
         warmup_steps=round(schedule.warmup_epochs * steps_per_epoch),

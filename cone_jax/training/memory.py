@@ -8,9 +8,8 @@ import jax
 from ml_collections import ConfigDict
 
 from cone_jax.errors import TrainingFailed
-from cone_jax.training.batch_pass import Batch
 from cone_jax.training.train_state import TrainState
-from cone_jax.training.train_step import train_step
+from cone_jax.training.train_step import Batch, train_step
 
 # What each part of the state is called in the overview.
 PARTS = {

@@ -13,7 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from cone_jax import summary
+from cone_jax.console import plain_lines
 
 # Loss terms first, then what says how well it goes; anything else stays in the metrics file.
 SHOWN = ("loss", "loss_ce", "loss_sup_in", "loss_sup_out", "loss_dc", "top1")
@@ -36,7 +36,7 @@ class ProgressDisplay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
-        self.say = summary.plain_lines(console)  # prints a line above the bar
+        self.say = plain_lines(console)  # prints a line above the bar
         self._total_steps = total_steps
         self._steps_per_epoch = steps_per_epoch
         self._batch_size = batch_size

@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax import objectives, sharding
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.data import datasets, pipeline
 from cone_jax.data.datasets import Dataset
 from cone_jax.data.pipeline import DamageTally, Share
@@ -22,6 +21,7 @@ from cone_jax.evaluation.evaluator import Evaluator, Report, Variables
 from cone_jax.training import learner as learners
 from cone_jax.training import stages
 from cone_jax.training.train_state import TrainState, abstract_state, init_state
+from cone_jax.workdir.checkpoints import Checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Run:
         """The stage that a checkpoint at `step` belongs to: the one that took this step."""
         return next(stage for stage in self.stages if step <= stage.last_step)
 
-    def alone(self) -> "Run":
+    def on_local_devices(self) -> "Run":
         """This stage on this process's devices, for what it does without the other processes."""
         return dataclasses.replace(
             self, mesh=sharding.make_mesh(jax.local_devices()), share=Share(), following=None
@@ -103,7 +103,7 @@ class Run:
         """The state before the first step of this stage, if nothing came before it."""
         return init_state(self.config, jax.random.key(self.config.seed), **self._shapes())
 
-    def take_over(self, earlier: TrainState) -> TrainState:
+    def start_from(self, earlier: TrainState) -> TrainState:
         """The state before the first step of this stage, with the backbone trained so far."""
         fresh, trained = self.init_state(), earlier.evaluated
         return fresh.replace(

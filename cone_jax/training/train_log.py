@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from clu.metrics import Average
 
-from cone_jax.metric_writers import MetricWriter
 from cone_jax.objectives import Metrics
 from cone_jax.training.progress import ProgressDisplay
+from cone_jax.workdir.metrics import MetricWriter
 
 Window = dict[str, Average]
 
@@ -67,7 +67,7 @@ class TrainLog:
 
 @jax.jit
 def _accumulate(window: Window, metrics: Metrics) -> Window:
-    # What a skipped step says (see atomic_update) would make every mean NaN.
+    # What a skipped step says (see `train_step._keep_if`) would make every mean NaN.
     counts = metrics["skipped"][None] == 0 if "skipped" in metrics else None
     added = {
         name: Average.from_model_output(value, mask=None if name == "skipped" else counts)

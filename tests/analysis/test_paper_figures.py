@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from cone_jax.analysis import paper_figures
-from cone_jax.analysis.evidence import gather
+from cone_jax.analysis.report_inputs import gather
 
 
 @pytest.fixture(scope="module")

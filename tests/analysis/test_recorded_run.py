@@ -11,7 +11,7 @@ from cone_jax import workdir
 from cone_jax.analysis import training_curves
 from cone_jax.analysis.recorded_run import RecordedRun
 from cone_jax.errors import UserError
-from cone_jax.metric_writers import METRICS_FILE, TIMING_FILE
+from cone_jax.workdir.metrics import METRICS_FILE, TIMING_FILE
 
 
 def write_run(directory: Path, records, timing=(), config=None) -> RecordedRun:

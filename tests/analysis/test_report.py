@@ -11,10 +11,10 @@ import pytest
 
 from cone_jax import workdir
 from cone_jax.analysis import report, report_sections
-from cone_jax.analysis.evidence import Evidence, gather
 from cone_jax.analysis.recorded_run import RecordedRun
+from cone_jax.analysis.report_inputs import Evidence, gather
 from cone_jax.errors import UserError
-from cone_jax.metric_writers import METRICS_FILE, latest_values
+from cone_jax.workdir.metrics import METRICS_FILE, latest_values
 from tests.analysis import browser
 from tests.analysis.conftest import HOSTILE
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from cone_jax import config as config_lib
-from cone_jax.analysis import comparison_files, figure_style, figures, run_comparison
+from cone_jax.analysis import figure_style, figures, run_comparison
 from cone_jax.analysis.figures import Line
 from cone_jax.analysis.recorded_run import RecordedRun
-from cone_jax.metric_writers import METRICS_FILE
+from cone_jax.workdir.metrics import METRICS_FILE
 from tests.analysis.test_recorded_run import write_run
 
 TOP1 = {"cone": [0.91, 0.93, 0.95], "cross_entropy": [0.88, 0.90]}
@@ -111,7 +111,7 @@ def test_a_group_looks_the_same_in_every_chart(tmp_path):
 
 
 def test_everything_is_written(runs, tmp_path):
-    page = comparison_files.write(runs, tmp_path / "out")
+    page = run_comparison.write(runs, tmp_path / "out")
     text = page.read_text()
     assert text.count("<svg") == 3  # two losses and accuracy; seconds are no curve
     table = (tmp_path / "out" / "comparison.md").read_text()

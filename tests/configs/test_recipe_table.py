@@ -10,7 +10,7 @@ import pytest
 
 from cone_jax import config as config_lib
 from cone_jax import models, objectives, sharding, training
-from cone_jax.config_checks import get_field
+from cone_jax.config.checks import get_field
 from cone_jax.data import datasets, transforms
 from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
 from cone_jax.training import learner as learners

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from cone_jax import call_spec, command_line, interop
+from cone_jax import interop, spec_strings
 from cone_jax.evaluation import registry
-from cone_jax.modes import MODES
+from cone_jax.modes import MODES, command_line
 from tests.docs import documents
 from tests.docs.documents import DOCUMENTS, ROOT, Command
 
@@ -85,7 +85,7 @@ def test_main_understands_its_commands(command, monkeypatch):
     given = command_line.parse(words, HELP)
     assert given.flags["format"] in interop.FORMATS
     if given.flags["evaluators"]:
-        registry.parse(call_spec.separate(given.flags["evaluators"]))
+        registry.parse(spec_strings.separate(given.flags["evaluators"]))
 
 
 def test_other_programs_understand_their_flags():

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cone_jax import command_line, training
+from cone_jax import training
 from cone_jax.data.sources.registry import SOURCES
 from cone_jax.models import EncoderOutput
 from cone_jax.models.registry import BACKBONES
-from cone_jax.modes import MODES
+from cone_jax.modes import MODES, command_line
 from cone_jax.objectives import StepInputs
 from cone_jax.objectives.registry import OBJECTIVES
 from tests.docs import documents

@@ -13,12 +13,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from cone_jax import command_line, workdir
-from cone_jax.checkpointing import Checkpoints
+from cone_jax import workdir
 from cone_jax.errors import UserError
+from cone_jax.modes import command_line
 from cone_jax.modes.export import export
 from cone_jax.modes.predict import predict
 from cone_jax.training import learner
+from cone_jax.workdir.checkpoints import Checkpoints
 from tests.models import random_variables
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cone_jax import command_line, workdir
-from cone_jax.command_line import Arguments
-from cone_jax.metric_writers import METRICS_FILE
+from cone_jax import workdir
+from cone_jax.modes import command_line
+from cone_jax.modes.command_line import Arguments
 from cone_jax.sweeps import runner
+from cone_jax.workdir.metrics import METRICS_FILE
 from tests.analysis.test_run_comparison import make_run
 
 ROOT = Path(__file__).parent.parent.parent

@@ -6,7 +6,7 @@ import pytest
 
 from cone_jax import config as config_lib
 from cone_jax import objectives, sharding, training
-from cone_jax.data.normalisation import normalise_images
+from cone_jax.data.on_device import normalise_images
 from cone_jax.training.run import Run
 
 # Every objective, and every variant that the paper compares: options, and fields on top.
@@ -78,7 +78,7 @@ def test_trains_above_chance_and_survives_degenerate_labels(method_config):
     assert np.mean(losses[-8:]) < np.mean(losses[8:16])
     last = run.stages[-1]
     if last is not run:  # the loss has trained no classifier: the linear stage does
-        state = last.take_over(state)
+        state = last.start_from(state)
         for rows in last.train_stream(last.first_step, print):
             state, _ = training.train_step(state, rows)
     assert accuracy(last, state) > 0.6  # chance is an eighth

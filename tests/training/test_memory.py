@@ -11,9 +11,9 @@ import pytest
 from cone_jax import training
 from cone_jax.errors import TrainingFailed
 from cone_jax.evaluation import classification
-from cone_jax.metric_writers import METRICS_FILE, read_records
 from cone_jax.training import loop, memory
 from cone_jax.training.run import Run
+from cone_jax.workdir.metrics import METRICS_FILE, read_records
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20}
 

@@ -9,9 +9,9 @@ from flax.traverse_util import flatten_dict
 
 from cone_jax import config as config_lib
 from cone_jax import models
+from cone_jax.config.recipe import load_recipe
 from cone_jax.errors import UserError
 from cone_jax.interop import layouts
-from cone_jax.recipe_file import load_recipe
 from cone_jax.training import learner, optimizers
 
 

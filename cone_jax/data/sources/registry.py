@@ -4,15 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from cone_jax.data.sources import (
-    array,
-    digits,
-    fgvc_aircraft,
-    image_folder,
-    packed,
-    split_expressions,
-    tfds,
-)
+from cone_jax.data.sources import array, fgvc_aircraft, image_folder, packed, splits, tfds
 from cone_jax.data.sources.source import Source
 from cone_jax.errors import UserError, closest
 
@@ -30,7 +22,7 @@ class Options:
 
 SOURCES: dict[str, Callable[[str, Options], Source]] = {
     "array": lambda split, o: array.open_npz(split, o.path, o.holdout, o.holdout_seed),
-    "digits": lambda split, o: digits.open_digits(split),
+    "digits": lambda split, o: array.open_digits(split),
     "fgvc_aircraft": lambda split, o: fgvc_aircraft.open_fgvc_aircraft(split, o.path),
     "image_folder": lambda split, o: image_folder.open_image_folder(
         split, o.path, o.holdout, o.holdout_seed
@@ -59,7 +51,7 @@ def create(kind: str, split: str, **options: Any) -> Source:
     settings = Options(**options)
     if kind == "tfds":
         return SOURCES[kind](split, settings)
-    return split_expressions.open_expression(
+    return splits.open_expression(
         split,
         lambda part: SOURCES[kind](part, settings),
         settings.holdout,

@@ -1,0 +1,25 @@
+"""Every field of a run, what recipes make of them, and whether they fit together."""
+
+from cone_jax.config.checks import validate
+from cone_jax.config.options import (
+    PRESETS,
+    VARIANTS,
+    Option,
+    apply_options,
+    apply_preset,
+    use_objective,
+)
+from cone_jax.config.recipe import load_recipe
+from cone_jax.config.sections import default
+
+__all__ = [
+    "PRESETS",
+    "VARIANTS",
+    "Option",
+    "apply_options",
+    "apply_preset",
+    "default",
+    "load_recipe",
+    "use_objective",
+    "validate",
+]
