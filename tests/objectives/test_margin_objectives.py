@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.test_margin_losses import angular_loss, finite_differences, softmax
+from tests.objectives.test_margin_losses import angular_loss, finite_differences, softmax
 
 from cone_jax.models import EncoderOutput
 from cone_jax.objectives import Activation, ClassCentres, StepInputs
