@@ -45,7 +45,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from cone_jax.data import decode, pipeline, transforms
-from cone_jax.data.order import TrainOrder, sample_rng
+from cone_jax.data.pipeline import TrainOrder, sample_rng
 from cone_jax.data.sources.array import ArraySource
 from cone_jax.data.sources.image_folder import ImageFolderSource, open_image_folder
 from cone_jax.data.sources.source import Source

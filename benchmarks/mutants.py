@@ -78,7 +78,7 @@ MUTANTS = (
         "memory_bank/test_memory_bank.py",
     ),
     Mutant(
-        "memory_bank/selection.py",
+        "memory_bank/lookup.py",
         "chosen = jnp.sort(chosen, axis=-1)",
         "chosen = chosen + 0",
         "memory_bank/test_selection.py",
@@ -114,16 +114,16 @@ MUTANTS = (
         "training/test_train_step.py",
     ),
     Mutant(
-        "data/order.py",
+        "data/pipeline.py",
         "return self.num_records // self.batch_size * self.batch_size",
         "return self.num_records",
-        "data/test_order.py",
+        "data/test_train_order.py",
     ),
     Mutant(
-        "data/order.py",
+        "data/pipeline.py",
         "return np.random.default_rng((seed, draw.epoch, draw.record, view))",
         "return np.random.default_rng((seed, draw.record, view))",
-        "data/test_order.py",
+        "data/test_train_order.py",
     ),
     Mutant(
         "workdir/checkpoints.py",

@@ -35,7 +35,7 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax import losses, memory_bank, sharding, training
-from cone_jax.memory_bank import lookup, selection
+from cone_jax.memory_bank import lookup
 from cone_jax.objectives import Metrics, Needs, StepInputs
 from cone_jax.training.train_state import TrainState
 
@@ -175,7 +175,7 @@ def bank_programs(arguments: argparse.Namespace) -> dict[str, Callable[[], objec
     return {
         "bank": work.program(work.full_bank(**whole)),
         "bank, lax.top_k": work.program(
-            work.full_bank(**whole), mock.patch.object(selection, "WIDE", 2**31)
+            work.full_bank(**whole), mock.patch.object(lookup, "WIDE", 2**31)
         ),
         "bank, blocks of 4,096 rows": work.program(
             work.full_bank(**whole), mock.patch.object(lookup, "MOST_WEIGHTS", blocks)

@@ -4,7 +4,7 @@
     python scripts/way_of_a_batch.py --mermaid       # the picture of docs/design.md: who calls whom
 
 It trains `configs/digits.py` for two steps in a temporary directory and watches every call. A file
-counts when one of its functions runs before the checkpoint is written; being imported is not enough.
+counts when one of its functions runs; being imported is not enough.
 """
 
 import argparse

@@ -7,8 +7,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cone_jax.data import sources, transforms
-from cone_jax.data.order import TrainOrder
-from cone_jax.data.pipeline import EvalBatches, Share, TrainBatches
+from cone_jax.data.pipeline import EvalBatches, Share, TrainBatches, TrainOrder
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
 

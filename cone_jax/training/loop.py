@@ -18,9 +18,8 @@ from cone_jax.training import memory, pretrained
 from cone_jax.training.interruption import Interruption
 from cone_jax.training.nonfinite import NonfiniteGuard
 from cone_jax.training.profiling import Profile
-from cone_jax.training.progress import ProgressDisplay
 from cone_jax.training.run import Run
-from cone_jax.training.train_log import TrainLog
+from cone_jax.training.train_log import ProgressDisplay, TrainLog
 from cone_jax.training.train_state import TrainState
 from cone_jax.training.train_step import train_step
 from cone_jax.workdir import disk_errors, metrics

@@ -1,7 +1,7 @@
 """A run that an earlier state of the project wrote goes on as if nothing had changed.
 
-`run_of_version_0.1.0.tar.gz` holds a run of six steps with checkpoints at steps 3 and 6, written on one
-device before modules moved into packages (CoNe, ResNet-8 of width 4, a bank of 72 rows, digits).
+`run_of_version_0.1.0.tar.gz` holds a run of six steps with checkpoints at steps 3 and 6. One device
+wrote it before modules moved into packages (CoNe, ResNet-8 of width 4, a bank of 72 rows, digits).
 """
 
 import json

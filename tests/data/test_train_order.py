@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cone_jax.data.order import Draw, TrainOrder, sample_rng
+from cone_jax.data.pipeline import Draw, TrainOrder, sample_rng
 
 
 @settings(deadline=None, max_examples=50)
