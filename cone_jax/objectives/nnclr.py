@@ -15,29 +15,28 @@ from cone_jax import losses, memory_bank
 from cone_jax.objectives.objective import (
     Metrics,
     Needs,
+    Objective,
     StepInputs,
     first_and_second,
-    require,
     with_cross_entropy,
 )
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class Nnclr:
+class Nnclr(Objective, path="objective.nnclr"):
     """``L = nn_weight * L_nn + ce_weight * L_ce``."""
 
-    temperature: float = 0.1
-    nn_weight: float = 1.0
-    ce_weight: float = 0.0  # 1: NNCLR + CE
-    # Who looks the neighbour up. "query": each view for the other one, no momentum network, as
-    # published. "key": the momentum network for the query, one view or two; the design choice
-    # for NNCLR + CE on CoNe's frame.
-    lookup: Literal["query", "key"] = "query"
-    same_class_only: bool = False  # the neighbour must have the sample's label
-
-    def __post_init__(self) -> None:
-        require("nnclr", self, "temperature", "nn_weight", above=0)
-        require("nnclr", self, "ce_weight", low=0.0)
+    temperature: float = field(0.1, "of the similarities", above=0)
+    nn_weight: float = field(1.0, "of L_nn", above=0)
+    ce_weight: float = field(0.0, "of L_ce; 1: NNCLR + CE", low=0.0)
+    lookup: Literal["query", "key"] = field(
+        "query",
+        "who looks the neighbour up: each view for the other one, without a momentum network, as "
+        "published (query); or the momentum network for the query, one view or two, the design "
+        "choice for NNCLR + CE on CoNe's frame (key)",
+    )
+    same_class_only: bool = field(False, "the neighbour must have the sample's label")
 
     @property
     def needs(self) -> Needs:

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.test_margin_losses import angular_loss, finite_differences, softmax
 
 from cone_jax.models import EncoderOutput
 from cone_jax.objectives import Activation, ClassCentres, StepInputs
 from cone_jax.objectives.l_softmax import LSoftmax
 from cone_jax.objectives.large_margin import LargeMargin
+from tests.objectives.test_margin_losses import angular_loss, finite_differences, softmax
 
 pytestmark = pytest.mark.optimised
 
