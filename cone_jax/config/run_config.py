@@ -60,7 +60,7 @@ def _linear_stage(config: ConfigDict) -> ConfigDict:
         stage[field] = settings[field]
     stage.optimizer = ConfigDict(settings.optimizer.to_dict())
     stage.schedule = ConfigDict(settings.schedule.to_dict())
-    stage.data.views = 1
+    stage.data.views, stage.data.key_transforms = 1, ()
     if settings.train_transforms:
         stage.data.train_transforms = settings.train_transforms
     stage.mixing.mixup_alpha = stage.mixing.cutmix_alpha = 0.0

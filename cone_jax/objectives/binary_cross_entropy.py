@@ -29,11 +29,12 @@ class BinaryCrossEntropy(Objective, path="objective.binary_cross_entropy"):
         return Needs(mixed_labels=True)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
+        threshold = self.target_threshold if self.target_threshold >= 0.0 else None
         per_sample = losses.binary_cross_entropy(
             inputs.query.logits,
             class_targets(inputs),
             smoothing=self.label_smoothing,
-            threshold=self.target_threshold if self.target_threshold >= 0.0 else None,
+            threshold=threshold,
             reduction=self.reduction,
         )
         loss = jnp.mean(per_sample)

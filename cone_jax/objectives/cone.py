@@ -48,8 +48,6 @@ class Cone(Objective, path="objective.cone"):
 
     sup_weight: float = field(0.7, "of the contrastive term", low=0.0)
     sup_temperature: float = field(0.1, "of the contrastive term", above=0)
-    dc_weight: float = field(0.4, "of distributional consistency", low=0.0)
-    dc_temperature: float = field(0.07, "of distributional consistency", above=0)
     neighbours: int = field(
         512, "anchors of the contrastive term, the most similar bank rows", above=0
     )
@@ -57,6 +55,8 @@ class Cone(Objective, path="objective.cone"):
         "nearest", "of the contrastive term: its neighbours, or every bank row"
     )
     contrast: Literal["sup_in", "sup_out"] = field("sup_in", "form of the contrastive term")
+    dc_weight: float = field(0.4, "of distributional consistency", low=0.0)
+    dc_temperature: float = field(0.07, "of distributional consistency", above=0)
     views: Literal["query_key", "rows"] = field(
         "query_key", "a second view is the key's own, or both are rows of a batch of 2 n"
     )

@@ -12,14 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from cone_jax import losses, memory_bank
-from cone_jax.objectives.objective import (
-    Metrics,
-    Needs,
-    Objective,
-    StepInputs,
-    first_and_second,
-    with_cross_entropy,
-)
+from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs, with_cross_entropy
 from cone_jax.settings import field
 
 
@@ -58,11 +51,11 @@ class Nnclr(Objective, path="objective.nnclr"):
             assert inputs.key is not None
             pairs = [(inputs.key.embedding, inputs.labels, prediction, inputs.exclude_ids)]
         else:
-            z1, z2 = first_and_second(inputs.query.embedding)
-            p1, p2 = first_and_second(prediction)
-            labels, _ = first_and_second(inputs.labels)
+            z1, z2 = _first_and_second(inputs.query.embedding)
+            p1, p2 = _first_and_second(prediction)
+            labels, _ = _first_and_second(inputs.labels)
             ids = inputs.exclude_ids
-            ids = None if ids is None else first_and_second(ids)[0]
+            ids = None if ids is None else _first_and_second(ids)[0]
             pairs = [(z1, labels, p2, ids), (z2, labels, p1, ids)]
         terms, agreement = zip(*(self._term(inputs, *pair) for pair in pairs), strict=True)
         loss_nn = jnp.mean(jnp.stack(terms))
@@ -91,3 +84,9 @@ class Nnclr(Objective, path="objective.nnclr"):
         )
         agrees = jnp.sum(found & (near.labels[:, 0] == labels)) / jnp.maximum(jnp.sum(found), 1)
         return jnp.mean(jnp.where(found, per_row, 0.0)), agrees
+
+
+def _first_and_second(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The two views of each sample, where views are rows: [2 n, ...] -> two of [n, ...]."""
+    pairs = rows.reshape(-1, 2, *rows.shape[1:])
+    return pairs[:, 0], pairs[:, 1]

@@ -41,7 +41,8 @@ class Needs:
     embedding: bool = False  # embeddings are compared, so a projection head has a purpose
     predictor: bool = False  # a second head after the projection: `query.prediction`
     classifier: bool = True  # False: the loss trains none, so a linear stage has to follow
-    classifier_sees: Literal["embedding", "features"] = "embedding"  # unless the config differs
+    # What recipes give its classifier: `model.classifier_input`, unless they say otherwise.
+    classifier_sees: Literal["embedding", "features"] = "embedding"
     class_centres: bool = False  # the classifier's weights, and what they are applied to
     layers: tuple[Layer, ...] = ()  # activations, and the network from each on
     class_prior: bool = False  # how frequent each class is in the training set
@@ -124,12 +125,6 @@ class TwoViewContrast(Objective):
     @property
     def needs(self) -> Needs:
         return Needs(views="rows", whole_batch=True, embedding=True, classifier=False)
-
-
-def first_and_second(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The two views of each sample, where views are rows: [2 n, ...] -> two of [n, ...]."""
-    pairs = rows.reshape(-1, 2, *rows.shape[1:])
-    return pairs[:, 0], pairs[:, 1]
 
 
 def other_view(rows: jax.Array) -> jax.Array:

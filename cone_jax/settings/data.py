@@ -11,10 +11,7 @@ from cone_jax.settings.section import Section, field
 class Data(Section, path="data"):
     """The data set, its splits, its transforms, and the processes that read it."""
 
-    source: str = field(
-        "digits",
-        "where records come from: digits, tfds, image_folder, packed, array, fgvc_aircraft",
-    )
+    source: str = field("digits", "where records come from; docs/data.md lists the kinds")
     name: str = field("", "of a TFDS set: name[/config][:version]")
     path: str = field(
         "",

@@ -14,7 +14,7 @@ from cone_jax.settings.section import Section, field
 class Optimizer(Section, path="optimizer"):
     """The optimiser, its learning rate at the peak of the schedule, and weight decay."""
 
-    name: str = field("sgd", "sgd, adamw, lamb, lars or rmsprop")
+    name: str = field("sgd", "cone_jax/training/optimizers.py lists them")
     learning_rate: float = field(0.1, "for a batch of reference_batch", low=0.0)
     reference_batch: int = field(256, "0: the learning rate is not scaled by the batch", low=0)
     momentum: float = field(0.9, "of sgd, lars and rmsprop", low=0.0, high=1.0)
