@@ -34,6 +34,7 @@ from jax.sharding import NamedSharding
 from cone_jax import config as config_lib
 from cone_jax import sharding, training
 from cone_jax.models.layers import Layers
+from cone_jax.training import learner as learners
 from cone_jax.training.train_state import abstract_state
 
 # The arithmetic of an accelerator, which does not get the forms for CPUs.
@@ -78,7 +79,8 @@ def compile_for(devices: int, arguments: argparse.Namespace) -> Compiled:
     config.bank.size = arguments.bank
     config.bank.sharding = arguments.sharding
     mesh = sharding.make_mesh(jax.devices()[:devices])
-    state = abstract_state(config, num_classes=arguments.classes, steps_per_epoch=1000, mesh=mesh)
+    learner = learners.build(config, num_classes=arguments.classes, steps_per_epoch=1000, mesh=mesh)
+    state = abstract_state(learner)
     split = sharding.split(mesh)
 
     def rows(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:

@@ -36,15 +36,17 @@ from ml_collections import ConfigDict
 from cone_jax import config as config_lib
 from cone_jax import losses, memory_bank, sharding, training
 from cone_jax.memory_bank import lookup
-from cone_jax.objectives import Metrics, Needs, StepInputs
+from cone_jax.objectives import Metrics, Needs, Objective, StepInputs
 from cone_jax.training.train_state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossEntropyWithKey:
+class CrossEntropyWithKey(Objective):
     """The floor: a momentum network that nothing is done with."""
 
-    needs = Needs(key=True, embedding=True)
+    @property
+    def needs(self) -> Needs:
+        return Needs(key=True, embedding=True)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         assert inputs.key is not None

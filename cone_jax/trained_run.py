@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
+from cone_jax import config as config_lib
 from cone_jax import models, workdir
 from cone_jax.data import datasets, transforms
 from cone_jax.errors import UserError
 from cone_jax.interop import files
 from cone_jax.interop.metadata import ExportMetadata
-from cone_jax.training import learner, stages
+from cone_jax.settings import Model
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
 
 
@@ -33,9 +34,9 @@ def open_run(directory: Path | str, step: int | str = "latest") -> TrainedRun:
     config = workdir.load_config(directory)
     number = resolve_step(directory, step, best_metric=config.checkpoint.best_metric)
     variables = files.read_checkpoint(directory / CHECKPOINTS_FOLDER / str(number))
-    deployed = stages.deployed(config)
+    deployed = config_lib.deployed(config)
     num_classes = variables["params"]["classifier"]["kernel"].shape[-1]
-    encoder = learner.build_encoder(deployed.model, num_classes)
+    encoder = models.from_settings(Model.read(deployed.model), num_classes)
     description = describe(
         deployed, _class_names(directory, config, num_classes), run=directory.name, step=number
     )

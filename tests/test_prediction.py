@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cone_jax import interop, prediction, trained_run, workdir
+from cone_jax import interop, models, prediction, trained_run, workdir
 from cone_jax.errors import UserError
-from cone_jax.training import learner
+from cone_jax.settings import Model
 from cone_jax.workdir.checkpoints import Checkpoints
 from tests.models import random_variables
 
@@ -96,7 +96,7 @@ def test_csv_and_jsonl_hold_the_same(tmp_path):
 
 
 def test_a_run_and_its_export_predict_the_same(tiny_config, tmp_path):
-    encoder = learner.build_encoder(tiny_config.model, 10)
+    encoder = models.from_settings(Model.read(tiny_config.model), 10)
     variables = random_variables.draw(encoder, 8)
     workdir.claim(tmp_path / "run", tiny_config)
     with Checkpoints(tmp_path / "run") as checkpoints:

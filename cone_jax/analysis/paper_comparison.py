@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cone_jax import workdir
-from cone_jax.config.checks import get_field
+from cone_jax.config import get_field
 from cone_jax.errors import UserError
 from cone_jax.workdir.metrics import METRICS_FILE, read_records
 

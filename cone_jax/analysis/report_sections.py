@@ -230,9 +230,7 @@ def configuration(evidence: Evidence) -> Section:
     everything = [(name, repr(value)) for name, value in ours.items()]
     body = page.join(
         [
-            page.paragraph(
-                "What this run sets differently from the defaults of cone_jax/config/sections.py:"
-            ),
+            page.paragraph("What this run sets differently from the defaults of docs/fields.md:"),
             page.table((), changed, kind="code"),
             Markup("<details><summary>All {} fields in use</summary>{}</details>").format(
                 len(everything), page.table((), everything, kind="code")

@@ -10,7 +10,7 @@ from cone_jax.config.options import (
     use_objective,
 )
 from cone_jax.config.recipe import load_recipe
-from cone_jax.config.sections import default
+from cone_jax.config.run_config import default, deployed, get_field, stage_configs
 
 __all__ = [
     "PRESETS",
@@ -19,7 +19,10 @@ __all__ = [
     "apply_options",
     "apply_preset",
     "default",
+    "deployed",
+    "get_field",
     "load_recipe",
+    "stage_configs",
     "use_objective",
     "validate",
 ]

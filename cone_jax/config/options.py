@@ -68,14 +68,12 @@ def apply_options(
 def use_objective(config: ConfigDict, name: str) -> None:
     """Chooses the method, and what it cannot do without: views, heads, a classifier's form."""
     config.objective.name = name
-    needs = objectives.create(name, config.objective[name]).needs
+    needs = objectives.chosen(config.objective).needs
     config.data.views = 1 if needs.views == "any" else 2
     config.model.projection = needs.embedding
     config.model.predictor = needs.predictor
     config.model.classifier_bias = not needs.class_centres
-    # PaCo's classifier and its contrast part ways after the backbone.
-    parted = name in ("paco", "joint_supcon")
-    config.model.classifier_input = "features" if parted else "embedding"
+    config.model.classifier_input = needs.classifier_sees
     if needs.bank_first:
         config.bank.exclude_self = False
 

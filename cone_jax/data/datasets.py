@@ -10,6 +10,7 @@ from cone_jax.data import sources, transforms
 from cone_jax.data.pipeline import EvalBatches, Share, TrainBatches, TrainOrder
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
+from cone_jax.settings import Data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +52,8 @@ def open_dataset(data: ConfigDict) -> Dataset:
 
 def open_split(data: ConfigDict, split: str) -> Source:
     """The records of one split; small pictures are kept decoded."""
-    options = {field.name: data[field.name] for field in dataclasses.fields(sources.Options)}
-    source = sources.create(data.source, split, **options)
-    return sources.CachedSource(source, data.cache_bytes)
+    settings = Data.read(data)
+    return sources.CachedSource(sources.open_source(settings, split), settings.cache_bytes)
 
 
 def train_order(config: ConfigDict, num_records: int) -> TrainOrder:

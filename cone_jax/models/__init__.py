@@ -2,7 +2,7 @@
 
 from cone_jax.models.cost import abstract_variables, multiply_accumulates, parameters
 from cone_jax.models.encoder import Classifier, Encoder, EncoderOutput, ModelSpec, Projection
-from cone_jax.models.registry import build, create, names
+from cone_jax.models.registry import build, create, from_settings, names
 
 __all__ = [
     "Classifier",
@@ -13,6 +13,7 @@ __all__ = [
     "abstract_variables",
     "build",
     "create",
+    "from_settings",
     "multiply_accumulates",
     "names",
     "parameters",

@@ -1,5 +1,6 @@
 """Architectures by name."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from cone_jax.errors import UserError, closest
 from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
 from cone_jax.models.encoder import Classifier, Encoder, ModelSpec, Projection
 from cone_jax.models.layers import Layers
+from cone_jax.settings import Model
 
 # Each maps (name, *, make, stem, **options) to a backbone: images [B,H,W,3] -> features [B,d].
 BackboneFactory = Callable[..., nn.Module]
@@ -75,6 +77,37 @@ def create(
             jnp.dtype(dtype).name,
             tuple(sorted(options.items())),
         )
+    )
+
+
+def from_settings(settings: Model, num_classes: int) -> Encoder:
+    """The encoder that the section ``model`` of a config describes."""
+    projection = predictor = None
+    if settings.projection:
+        projection = Projection(
+            dim=settings.embedding_dim,
+            hidden=settings.head_hidden or None,
+            layers=settings.head_layers,
+            batch_norm=settings.head_batch_norm,
+            normalise_input=settings.head_normalise_input,
+            output_batch_norm=settings.head_output_batch_norm,
+        )
+        if settings.predictor:
+            predictor = Projection(dim=settings.embedding_dim, hidden=settings.predictor_hidden)
+    options = dataclasses.asdict(settings.options)
+    return create(
+        settings.name,
+        num_classes,
+        stem=settings.stem,
+        projection=projection,
+        classifier=Classifier(
+            input=settings.classifier_input,
+            kind=settings.classifier,
+            bias=settings.classifier_bias,
+        ),
+        predictor=predictor,
+        dtype=jnp.dtype(settings.dtype),
+        **{name: value for name, value in options.items() if value is not None},
     )
 
 

@@ -122,7 +122,7 @@ _HELP = textwrap.dedent("""\
       python main.py --mode=evaluate --workdir=runs/digits --step=best
 
     A run that was interrupted goes on when it is started again with the same flags.
-    Fields and their meaning: cone_jax/config/sections.py.
+    Fields and their meaning: docs/fields.md.
     Exit codes: 0 done, 1 failed, 2 your input.
     """)
 

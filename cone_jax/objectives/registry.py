@@ -1,8 +1,9 @@
 """Objectives by name."""
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
+
+from ml_collections import ConfigDict
 
 from cone_jax.errors import UserError, closest
 from cone_jax.objectives.binary_cross_entropy import BinaryCrossEntropy
@@ -42,9 +43,9 @@ def names() -> tuple[str, ...]:
     return tuple(OBJECTIVES)
 
 
-def default_settings(name: str) -> dict[str, Any]:
+def default_settings(name: str) -> ConfigDict:
     """The hyper-parameters of objective `name`, as a config section holds them."""
-    return {field.name: field.default for field in dataclasses.fields(OBJECTIVES[name])}
+    return OBJECTIVES[name]().to_config()
 
 
 def create(name: str, settings: Mapping[str, Any]) -> Objective:
@@ -55,11 +56,14 @@ def create(name: str, settings: Mapping[str, Any]) -> Objective:
     """
     if name not in OBJECTIVES:
         raise UserError(f"objective.name ({name!r}) is unknown; {closest(name, OBJECTIVES)}")
-    objective = OBJECTIVES[name](**settings)
-    hints = get_type_hints(type(objective))
-    for field in objective.__dataclass_fields__:
-        value, hint = getattr(objective, field), hints[field]
-        if get_origin(hint) is Literal and value not in get_args(hint):
-            cure = closest(str(value), get_args(hint))
-            raise UserError(f"objective.{name}.{field} ({value!r}) is unknown; {cure}")
-    return objective
+    known = OBJECTIVES[name].field_names()
+    for field in settings:
+        if field not in known:
+            raise UserError(f"objective.{name}.{field} is not a field; {closest(field, known)}")
+    return OBJECTIVES[name].read(settings)
+
+
+def chosen(section: Mapping[str, Any]) -> Objective:
+    """The objective that a config's section ``objective`` chooses, with its hyper-parameters."""
+    name = section["name"]
+    return create(name, section.get(name, {}))

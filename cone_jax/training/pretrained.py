@@ -19,7 +19,7 @@ from cone_jax.data import datasets
 from cone_jax.errors import UserError
 from cone_jax.evaluation.evaluator import Report
 from cone_jax.interop import ImportReport, IncompleteImport, metadata
-from cone_jax.training import learner
+from cone_jax.settings import Model
 from cone_jax.training.run import Run
 from cone_jax.training.train_state import TrainState
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
@@ -59,7 +59,7 @@ def adopt(config: ConfigDict, recipe: str, step: str) -> ConfigDict:
 def check_weights(config: ConfigDict) -> str:
     """One line about the weights; `UserError` where more than the classifier would stay random."""
     classes = datasets.open_split(config.data, config.data.train_split).class_names
-    encoder = learner.build_encoder(config.model, len(classes))
+    encoder = models.from_settings(Model.read(config.model), len(classes))
     expected = models.abstract_variables(encoder, config.data.image_size)
     _, report = interop.load_initial(config.init_from, encoder, expected, strict=False)
     absent = (*report.missing, *report.mismatched)

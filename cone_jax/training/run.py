@@ -19,8 +19,8 @@ from cone_jax.evaluation import classification, registry
 from cone_jax.evaluation.classification import Examples
 from cone_jax.evaluation.evaluator import Evaluator, Report, Variables
 from cone_jax.training import learner as learners
-from cone_jax.training import stages
-from cone_jax.training.train_state import TrainState, abstract_state, init_state
+from cone_jax.training.learner import Learner
+from cone_jax.training.train_state import TrainState, abstract_state, create_state
 from cone_jax.workdir.checkpoints import Checkpoints
 
 
@@ -34,11 +34,8 @@ class Run:
 
     config: ConfigDict  # of this stage
     dataset: Dataset
-    mesh: Mesh
     share: Share  # this process's part of every batch
-    class_prior: tuple[float, ...] | None
-    steps_per_epoch: int
-    first_step: int = 0
+    learner: Learner  # of this stage
     following: "Run | None" = None  # the next stage
 
     @classmethod
@@ -48,36 +45,48 @@ class Run:
         mesh = sharding.make_mesh()
         sharding.check_divisible("evaluation.batch_size", config.evaluation.batch_size, mesh)
         dataset = datasets.open_dataset(config.data)
-        first, *later = stages.stage_configs(config)
+        share = Share(jax.process_index(), jax.process_count())
+        first, *later = config_lib.stage_configs(config)
         sharding.check_divisible("batch_size", first.batch_size, mesh, first.accumulate)
-        needs = objectives.create(first.objective.name, first.objective[first.objective.name]).needs
-        run = cls(
-            config=first,
-            dataset=dataset,
-            mesh=mesh,
-            share=Share(jax.process_index(), jax.process_count()),
-            class_prior=datasets.class_shares(dataset.train) if needs.class_prior else None,
-            steps_per_epoch=datasets.train_order(first, len(dataset.train)).steps_per_epoch,
-        )
+        needs = objectives.chosen(first.objective).needs
+        prior = datasets.class_shares(dataset.train) if needs.class_prior else None
+
+        def stage(config: ConfigDict, first_step: int) -> Run:
+            learner = learners.build(
+                config,
+                num_classes=dataset.num_classes,
+                steps_per_epoch=datasets.train_order(config, len(dataset.train)).steps_per_epoch,
+                mesh=mesh,
+                first_step=first_step,
+                class_prior=prior,
+            )
+            return cls(config, dataset, share, learner)
+
+        run = stage(first, 0)
         for stage_config in later:
             sharding.check_divisible("linear_stage.batch_size", stage_config.batch_size, mesh)
-            order = datasets.train_order(stage_config, len(dataset.train))
-            stage = dataclasses.replace(
-                run,
-                config=stage_config,
-                steps_per_epoch=order.steps_per_epoch,
-                first_step=run.last_step,
-            )
-            run = dataclasses.replace(run, following=stage)
-        for stage in run.stages:
-            stage._check_image_size()
-            _ = stage.learner  # names the model or the optimiser that cannot be built
+            run = dataclasses.replace(run, following=stage(stage_config, run.last_step))
+        for each in run.stages:
+            each._check_image_size()
         return run
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.learner.mesh
+
+    @property
+    def first_step(self) -> int:
+        """The steps that the stages before this one take."""
+        return self.learner.first_step
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.learner.steps_per_epoch
 
     @property
     def last_step(self) -> int:
         """The step with which this stage ends."""
-        return self.first_step + learners.num_steps(self.config, self.steps_per_epoch)
+        return self.first_step + self.learner.total_steps
 
     @property
     def stages(self) -> tuple["Run", ...]:
@@ -95,13 +104,16 @@ class Run:
 
     def on_local_devices(self) -> "Run":
         """This stage on this process's devices, for what it does without the other processes."""
-        return dataclasses.replace(
-            self, mesh=sharding.make_mesh(jax.local_devices()), share=Share(), following=None
-        )
+        return self.on_mesh(sharding.make_mesh(jax.local_devices()))
+
+    def on_mesh(self, mesh: Mesh) -> "Run":
+        """This stage on the devices of `mesh`, whole batches in this process."""
+        learner = dataclasses.replace(self.learner, mesh=mesh)
+        return dataclasses.replace(self, learner=learner, share=Share(), following=None)
 
     def init_state(self) -> TrainState:
         """The state before the first step of this stage, if nothing came before it."""
-        return init_state(self.config, jax.random.key(self.config.seed), **self._shapes())
+        return create_state(self.learner, jax.random.key(self.config.seed))
 
     def start_from(self, earlier: TrainState) -> TrainState:
         """The state before the first step of this stage, with the backbone trained so far."""
@@ -113,7 +125,7 @@ class Run:
 
     def abstract_state(self) -> TrainState:
         """What a checkpoint of this stage looks like."""
-        return abstract_state(self.config, **self._shapes())
+        return abstract_state(self.learner)
 
     def train_stream(self, start: int, report: Report) -> Iterator[dict[str, jax.Array]]:
         """Training batches on the devices, from step `start` of the run on."""
@@ -209,19 +221,6 @@ class Run:
             mesh=self.mesh,
             classes=classes,
         )
-
-    @property
-    def learner(self) -> learners.Learner:
-        return learners.build(self.config, **self._shapes())
-
-    def _shapes(self) -> dict[str, Any]:
-        return {
-            "num_classes": self.dataset.num_classes,
-            "steps_per_epoch": self.steps_per_epoch,
-            "mesh": self.mesh,
-            "first_step": self.first_step,
-            "class_prior": self.class_prior,
-        }
 
     def _read(
         self, batches: pipeline.TrainBatches | pipeline.EvalBatches, start: int

@@ -60,13 +60,13 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
     optimiser, enqueue.
     """
     learner, needs, before = state.learner, state.learner.objective.needs, state
-    step = state.step - learner.first_step
+    settings, step = learner.settings, state.step - learner.first_step
     rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
     m = learner.key_momentum(step)
-    if needs.key and not learner.key_after_update:
+    if needs.key and settings.ema.order == "before_forward":
         state = state.replace(ema_params=momentum.update(state.ema_params, state.params, m))
 
-    take = _pass_in_parts if learner.accumulate > 1 else _pass_batch
+    take = _pass_in_parts if settings.accumulate > 1 else _pass_batch
     passed = take(state, batch, rng)
     state = passed.state
     trained = trainable(learner, state.params)
@@ -79,7 +79,7 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
     }
     if needs.key:
         metrics["ema_momentum"] = m
-        if learner.key_after_update:
+        if settings.ema.order == "after_update":
             state = state.replace(ema_params=momentum.update(state.ema_params, params, m))
     state = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
     if learner.averaging:
@@ -87,11 +87,11 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         state = state.replace(averaged=averaged)
 
     finite = jnp.isfinite(metrics["gradient_norm"])
-    if learner.skip_nonfinite:
+    if settings.nonfinite.policy == "skip":
         finite = all_finite((state.replace(bank=None), metrics, passed.keys))
     if needs.bank:
         state = state.replace(bank=_remember(before, passed, finite))
-    if learner.skip_nonfinite:
+    if settings.nonfinite.policy == "skip":
         state, metrics = _keep_if(finite, before, state, metrics)
     # Without this the compiler is free to leave parts of the state split over devices.
     placed = jax.lax.with_sharding_constraint(state, shardings(state))
@@ -104,7 +104,7 @@ def _pass_in_parts(state: TrainState, batch: Batch, rng: jax.Array) -> BatchResu
     Gradients and metrics are averaged; BatchNorm sees a part at a time; all parts see the bank
     as it was, and their keys are remembered together.
     """
-    count = state.learner.accumulate
+    count = state.learner.settings.accumulate
 
     def parts(x: jax.Array) -> jax.Array:
         # Part p has the rows p, p + count, ...: as many from each device as from the others.
@@ -179,14 +179,13 @@ def _arrange(learner: Learner, batch: Batch, rng: jax.Array) -> NetworkInputs:
     views = (images[:, 0], images[:, 1]) if images.ndim == 5 else (images,)
     labels, ids, mixed = batch["label"], batch["id"], None
     if learner.mixing:
-        settings = learner.mixing
         result = on_device.mix(
             rng,
             views,
             labels,
-            mixup_alpha=settings.mixup_alpha,
-            cutmix_alpha=settings.cutmix_alpha,
-            switch=settings.switch,
+            mixup_alpha=learner.mixing.mixup_alpha,
+            cutmix_alpha=learner.mixing.cutmix_alpha,
+            switch=learner.mixing.switch,
         )
         views, mixed = result.images, MixedLabels(result.labels_b, result.weight)
     if learner.objective.needs.views != "rows":
@@ -258,7 +257,7 @@ def _step_inputs(
         key=key,
         bank=state.bank,
         classify_key=classify_key if needs.bank_probs else None,
-        exclude_ids=rows.ids if learner.exclude_self else None,
+        exclude_ids=rows.ids if learner.settings.bank.exclude_self else None,
         mixed=rows.mixed,
         class_centres=centres,
         layers={name: layers[name] for name in needs.layers} if needs.layers else None,
@@ -289,7 +288,8 @@ def _remember(before: TrainState, passed: BatchResult, finite: jax.Array) -> Mem
     can be overwritten in place; were they free to change earlier, XLA would copy it first.
     """
     assert before.bank is not None and passed.state.bank is not None
-    if before.learner.objective.needs.bank_first and not before.learner.skip_nonfinite:
+    learner = before.learner
+    if learner.objective.needs.bank_first and learner.settings.nonfinite.policy != "skip":
         return passed.state.bank
     return memory_bank.enqueue(before.bank, **passed.keys, when=finite)
 

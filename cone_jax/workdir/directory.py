@@ -10,26 +10,12 @@ from ml_collections import ConfigDict
 from cone_jax import atomic_file
 from cone_jax import config as config_lib
 from cone_jax.errors import UserError, closest
+from cone_jax.settings import free_fields
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER
 
 CONFIG_FILE = "config.json"
 CLASSES_FILE = "classes.json"
 ACCOUNT_FILE = "init_from.txt"
-
-# Fields that change how a run is carried out or watched, but not what it computes.
-FREE_FIELDS = (
-    "data.path",
-    "data.threads",
-    "data.prefetch",
-    "data.workers",
-    "bank.sharding",
-    "checkpoint.keep",
-    "profile_steps",
-    "wandb_project",
-    # They matter once something is not finite: a run that was stopped may go on skipping.
-    "nonfinite.policy",
-    "nonfinite.skip_limit",
-)
 
 
 def claim(workdir: Path, config: ConfigDict) -> None:
@@ -51,7 +37,7 @@ def claim(workdir: Path, config: ConfigDict) -> None:
         ) from error
     earlier, now = flatten(load_config(workdir)), flatten(config)
     for field in sorted(earlier.keys() | now.keys()):
-        if field not in FREE_FIELDS and earlier.get(field) != now.get(field):
+        if field not in free_fields() and earlier.get(field) != now.get(field):
             raise UserError(
                 f"workdir ({workdir}) holds a run with {field} = {earlier.get(field)!r}, but the "
                 f"config says {now.get(field)!r}; choose another --workdir or the run's own config"

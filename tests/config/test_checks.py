@@ -30,7 +30,7 @@ from cone_jax.errors import UserError
         ("paco", {"objective.paco.temperature": 0.0}, r"paco.temperature \(0.0\) must be positive"),
         ("paco", {"objective.paco.prior": "even"}, r"objective.paco.prior \('even'\) is unknown"),
         ("large_margin", {"objective.large_margin.layers": ("pixels",)}, r"large_margin.layers"),
-        ("l_softmax", {"objective.l_softmax.margin": 5}, r"margin \(5\) must be at most 4"),
+        ("l_softmax", {"objective.l_softmax.margin": 5}, r"margin \(5\) must be between 1 and 4"),
         ("cone", {"average.every": 0}, r"average.every \(0\) must be at least 1"),
         ("cone", {"schedule.decay": "cosin"}, r"schedule.decay \('cosin'\).*'cosine'"),
         ("supcon", {"linear_stage.schedule.decay": "cosin"}, r"linear_stage.schedule.decay"),

@@ -4,7 +4,7 @@ import pytest
 
 from cone_jax import config as config_lib
 from cone_jax import workdir
-from cone_jax.config.checks import get_field
+from cone_jax.config import get_field
 from cone_jax.errors import UserError
 
 

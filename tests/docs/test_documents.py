@@ -115,3 +115,10 @@ def test_make_has_the_targets():
     for command in programs("make"):
         words = [word for word in command.words[1:] if "=" not in word]
         assert set(words) <= targets, command
+
+
+def test_the_page_of_fields_is_as_the_fields_are_declared():
+    listed = subprocess.run(
+        [sys.executable, "scripts/list_fields.py"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert listed.stdout == (ROOT / "docs/fields.md").read_text(), "run scripts/list_fields.py"

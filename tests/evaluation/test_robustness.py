@@ -1,6 +1,5 @@
 """Errors under corruption: made on the fly, from a folder, from TFDS; on any number of devices."""
 
-import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
@@ -108,7 +107,7 @@ def test_errors_are_those_of_each_picture_by_itself(run, variables):
 
 
 def test_one_device_and_eight_find_the_same(run, variables):
-    alone = dataclasses.replace(run, mesh=sharding.make_mesh(jax.devices()[:1]))
+    alone = run.on_mesh(sharding.make_mesh(jax.devices()[:1]))
     assert evaluate(alone, variables).errors == evaluate(run, variables).errors
 
 
