@@ -19,8 +19,9 @@ from cone_jax.objectives.paco import PaCo
 from cone_jax.objectives.simclr import SimClr
 from cone_jax.objectives.supcon import SupCon
 from cone_jax.objectives.supcon_bank import SupConBank
+from cone_jax.registry import Registry
 
-OBJECTIVES: dict[str, type[Objective]] = {
+_OWN: dict[str, type[Objective]] = {
     "cone": Cone,
     "cross_entropy": CrossEntropy,
     "binary_cross_entropy": BinaryCrossEntropy,
@@ -35,6 +36,13 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "nnclr": Nnclr,
     "linear": Linear,
 }
+OBJECTIVES = Registry(
+    "objective",
+    "cone_jax.objectives",
+    _OWN,
+    form="a dataclass whose fields all have defaults",
+    accepts=lambda thing: isinstance(thing, type) and _has_defaults(thing),
+)
 
 
 def names() -> tuple[str, ...]:
@@ -63,3 +71,8 @@ def create(name: str, settings: Mapping[str, Any]) -> Objective:
             cure = closest(str(value), get_args(hint))
             raise UserError(f"objective.{name}.{field} ({value!r}) is unknown; {cure}")
     return objective
+
+
+def _has_defaults(objective: type) -> bool:
+    fields = dataclasses.fields(objective) if dataclasses.is_dataclass(objective) else None
+    return fields is not None and all(f.default is not dataclasses.MISSING for f in fields)

@@ -7,6 +7,7 @@ from typing import Any
 from cone_jax.data.sources import array, fgvc_aircraft, image_folder, packed, splits, tfds
 from cone_jax.data.sources.source import Source
 from cone_jax.errors import UserError, closest
+from cone_jax.registry import Registry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Options:
     holdout_seed: int = 0
 
 
-SOURCES: dict[str, Callable[[str, Options], Source]] = {
+_OWN: dict[str, Callable[[str, Options], Source]] = {
     "array": lambda split, o: array.open_npz(split, o.path, o.holdout, o.holdout_seed),
     "digits": lambda split, o: array.open_digits(split),
     "fgvc_aircraft": lambda split, o: fgvc_aircraft.open_fgvc_aircraft(split, o.path),
@@ -30,6 +31,7 @@ SOURCES: dict[str, Callable[[str, Options], Source]] = {
     "packed": lambda split, o: packed.open_packed(split, o.path),
     "tfds": lambda split, o: tfds.open_tfds(split, o.name, o.path, o.label_key),
 }
+SOURCES = Registry("source", "cone_jax.sources", _OWN)
 
 
 def names() -> tuple[str, ...]:
