@@ -17,7 +17,7 @@ Entry points are read when a registry is first asked, and imported when their na
 import functools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from importlib import metadata
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
 from cone_jax.errors import UserError
@@ -117,19 +117,19 @@ class Registry(MutableMapping[str, T]):
 
     def _check(self, name: str, thing: Any, giver: str) -> None:
         if not name.isidentifier():  # it becomes a section or a word of a config
-            raise UserError(f"{self._noun} {name!r} of {giver} must have one plain word as its name")
+            raise UserError(f"{self._noun} {name!r} of {giver} must be named by one plain word")
         if not self._accepts(thing):
             raise UserError(f"{self._noun} {name!r} of {giver} must be {self._form}")
 
     def _clash(self, name: str, first: str, second: str, *more: str) -> UserError:
         givers = ", by ".join((first, second, *more))
         return UserError(
-            f"{self._noun} {name!r} is given more than once: by {givers}; rename one or uninstall it"
+            f"{self._noun} {name!r} is given twice: by {givers}; rename one, or uninstall it"
         )
 
 
 @functools.cache
-def installed() -> EntryPoints:
+def installed() -> Any:  # Python 3.11 and 3.12 differ in the type
     """The entry points of everything that is installed."""
     return metadata.entry_points()
 
