@@ -87,9 +87,9 @@ def test_the_same_definition_may_come_again(sizes):
 
 
 def test_only_what_has_the_right_form_is_taken(sizes):
-    with pytest.raises(UserError, match="'odd' of .*int must be a function"):
+    with pytest.raises(UserError, match=r"'odd' of .*int must be a function"):
         sizes.register("odd")(3)
-    with pytest.raises(UserError, match="'a-b' of .*large must be named by one plain word"):
+    with pytest.raises(UserError, match=r"'a-b' of .*large must be named by one plain word"):
         sizes.register("a-b")(large)
 
 
