@@ -37,6 +37,7 @@ import numpy as np
 
 from cone_jax import losses
 from cone_jax.data.sources import Record
+from cone_jax.evaluation.accuracy import Classification
 from cone_jax.evaluation.evaluator import Evaluator, Outcome
 from cone_jax.objectives import Needs
 
@@ -104,7 +105,7 @@ class Worst(Evaluator):
         return "worst"
 
     def evaluate(self, run, variables, report):
-        examples = run.examine(variables, run.dataset.test, report)
+        examples = Classification().evaluate(run, variables, report).examples
         return Outcome({"confidence": float(examples.confidences.min())})
 '''
 
