@@ -327,7 +327,7 @@ def print_input_wait(cifar_dir: str) -> None:
     from cone_jax import runtime
 
     runtime.use_fast_cpu_convolutions()  # before JAX starts
-    from configs import cifar, digits
+    from cone_jax.recipes import cifar, digits
 
     share = input_wait(digits.get_config(), warmup=22, steps=200)
     print(f"digits recipe: {share:.1%} of the step time is spent waiting for input")

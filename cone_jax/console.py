@@ -1,5 +1,7 @@
 """Results as a person wants to read them, on the terminal."""
 
+import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +12,14 @@ from rich.table import Table
 # Metrics, by the last part of their names, that are fractions; top1 and the like are too.
 _SHARES = ("mean_per_class", "ece", "error", "clean_error")
 _HEADINGS = {"test/top1": "test top-1", "test/top5": "test top-5", "test/loss": "test loss"}
+
+
+def program() -> tuple[str, ...]:
+    """The words that start this program, as the user wrote them."""
+    name = Path(sys.argv[0]).name
+    return {"cone": ("cone",), "main.py": ("python", "main.py")}.get(
+        name, ("python", "-m", "cone_jax")
+    )
 
 
 def plain_lines(console: Console) -> Callable[[str], None]:
@@ -30,13 +40,14 @@ def print_training(
             table.add_row(_HEADINGS.get(name, name), score_text(name, metrics[name]))
     table.add_row("time", duration(seconds))
     console.print(table)
+    command = shlex.join(program())
     lines = (
         ("look at it", f"{directory}/report.html"),
         ("numbers", f"{directory}/metrics.jsonl"),
         ("checkpoints", f"{directory}/checkpoints"),
-        ("score the best one", f"python main.py --mode=evaluate --workdir={directory} --step=best"),
+        ("score the best one", f"{command} --mode=evaluate --workdir={directory} --step=best"),
         ("see the curves", f"tensorboard --logdir={directory}"),
-        ("classify pictures", f"python main.py --mode=predict --workdir={directory} --images=..."),
+        ("classify pictures", f"{command} --mode=predict --workdir={directory} --images=..."),
     )
     for name, text in lines:
         say(f"  {name:<20} {text}")

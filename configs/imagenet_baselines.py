@@ -41,7 +41,7 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax.data.transforms import recipes
-from configs import imagenet
+from cone_jax.recipes import imagenet
 
 # Crop from a fifth of the image on, as MoCo v2 and CMSF do.
 WEAK = recipes.standard(224, scale=(0.2, 1.0))

@@ -9,7 +9,7 @@ An evaluator is a frozen dataclass; its fields are the arguments of its spec in
    in `__post_init__`, after ``super().__post_init__()``, with a ValueError for a wrong one.
 2. Implement `evaluate`. It runs in every process at once and must give each the same numbers,
    every example counted once: `run.eval_stream(source, report)` reads a split so.
-3. List it in `registry.KINDS`.
+3. Add it to `registry.KINDS`: list it there, or register it (docs/extending.md).
 
 The training loop, ``--mode=evaluate``, the choice of the best checkpoint and the checks of the
 config then know it by its name.

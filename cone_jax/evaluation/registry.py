@@ -12,14 +12,22 @@ from cone_jax.evaluation.probes.evaluators import Knn, Linear
 from cone_jax.evaluation.real_labels import Real
 from cone_jax.evaluation.robustness import Robustness
 from cone_jax.objectives import Needs
+from cone_jax.registry import Registry
 
-KINDS: dict[str, type[Evaluator]] = {
+_OWN: dict[str, type[Evaluator]] = {
     "classification": Classification,
     "knn": Knn,
     "linear": Linear,
     "robustness": Robustness,
     "real": Real,
 }
+KINDS = Registry(
+    "evaluator",
+    "cone_jax.evaluators",
+    _OWN,
+    form="a subclass of cone_jax.evaluation.evaluator.Evaluator",
+    accepts=lambda thing: isinstance(thing, type) and issubclass(thing, Evaluator),
+)
 
 
 def parse(specs: Iterable[str]) -> tuple[Evaluator, ...]:

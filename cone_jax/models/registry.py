@@ -11,18 +11,20 @@ from cone_jax.errors import UserError, closest
 from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
 from cone_jax.models.encoder import Classifier, Encoder, ModelSpec, Projection
 from cone_jax.models.layers import Layers
+from cone_jax.registry import Registry
 from cone_jax.settings import Model
 
 # Each maps (name, *, make, stem, **options) to a backbone: images [B,H,W,3] -> features [B,d].
 BackboneFactory = Callable[..., nn.Module]
 
-BACKBONES: dict[str, BackboneFactory] = {
+_OWN: dict[str, BackboneFactory] = {
     **dict.fromkeys(resnet.VARIANTS, resnet.create),
     "regnetx_400mf": regnet.create,
     "mobilenet_v2": mobilenet.create,
     "shufflenet_v2": shufflenet.create,
     "deit_tiny": deit.create,
 }
+BACKBONES = Registry("network", "cone_jax.models", _OWN)
 
 
 def names() -> tuple[str, ...]:

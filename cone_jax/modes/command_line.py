@@ -3,6 +3,7 @@
 import functools
 import operator
 import re
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ from ml_collections import ConfigDict, config_flags
 
 from cone_jax import sweeps
 from cone_jax.config.recipe import load_recipe
+from cone_jax.console import program
 from cone_jax.errors import UserError, closest
 
-DEFAULT_CONFIG = "configs/digits.py"
+DEFAULT_CONFIG = "digits"
 
 # Flags that only some modes read: default and help.
 FLAGS = {
@@ -30,7 +32,7 @@ FLAGS = {
     "num_processes": ("", "how many they are (SLURM, MPI and TPU pods are recognised)"),
     "process_id": ("", "which of them this is, from 0"),
     "workdirs": ("", "several runs, joined by commas, to be seen side by side"),
-    "sweep": ("", "a table to fill with runs, in configs/sweeps/, its options after a colon"),
+    "sweep": ("", "a table to fill with runs: a name or file in configs/sweeps/, then :OPTIONS"),
     "jobs": ("1", "runs of a sweep at a time"),
 }
 
@@ -39,7 +41,7 @@ class Arguments(NamedTuple):
     """What the user asked for."""
 
     mode: str
-    recipe: str  # the file, and its options after a colon
+    recipe: str  # its name or file, and its options after a colon
     config: ConfigDict  # what the recipe gives, with the user's changes
     workdir: Path
     flags: Mapping[str, str]  # the values of FLAGS, "" or the default where not given
@@ -52,8 +54,11 @@ class Arguments(NamedTuple):
 
 
 def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
-    """The arguments of `argv`, without the program's name; `modes` are those there are."""
-    recipe, rest = _take(argv, "config")
+    """The arguments of `argv`, without the program's name; `modes` are those there are.
+
+    The mode may be the first word: ``evaluate`` stands for ``--mode=evaluate``.
+    """
+    recipe, rest = _take(_with_mode_flag(argv, modes), "config")
     sweep, _ = _take(rest, "sweep")
     if sweep and recipe is None:
         definition = sweeps.load_sweep(sweep)
@@ -81,7 +86,9 @@ def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
     except flags.Error as error:
         raise UserError(_explain(error, config)) from error
     if unparsed:
-        raise UserError(f"argument ({unparsed[0]!r}) is not understood; flags are --name=value")
+        raise UserError(
+            f"argument ({unparsed[0]!r}) is not understood; flags are --name=value, after the mode"
+        )
     if values.mode not in modes:
         raise UserError(f"--mode ({values.mode!r}) is unknown; {closest(values.mode, modes)}")
     workdir = values.workdir or _default_workdir(values.mode, recipe, sweep, values.workdirs)
@@ -99,32 +106,47 @@ def help_text(modes: Mapping[str, str]) -> str:
     width = max(map(len, modes))
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in modes.items())
     own_flags = "\n".join(f"  --{name:<20}{text}" for name, (_, text) in FLAGS.items())
-    return _HELP.format(modes=listing, config=DEFAULT_CONFIG, flags=own_flags)
+    command = shlex.join(program())
+    return _HELP.format(modes=listing, config=DEFAULT_CONFIG, flags=own_flags, command=command)
 
 
 _HELP = textwrap.dedent("""\
     Train image classifiers with CoNe (Contrast Your Neighbours) and its baselines.
 
-      python main.py [--mode=MODE] [--config=FILE[:OPTIONS]] [--config.FIELD=VALUE] [--workdir=DIR]
+      {command} [MODE] [--config=NAME[:OPTIONS]] [--config.FIELD=VALUE] [--workdir=DIR]
 
     modes
     {modes}
 
     flags
-      --config              a recipe in configs/, its options after a colon; default {config}
+      --mode                the mode, where it is not the first word; default train
+      --config              a recipe by name or file, its options after a colon; default {config}
       --config.FIELD=VALUE  changes one field of the recipe, e.g. --config.bank.size=4096
       --workdir             where everything of the run goes; default runs/<recipe>
     {flags}
 
     examples
-      python main.py
-      python main.py --config=configs/digits.py:cross_entropy
-      python main.py --mode=evaluate --workdir=runs/digits --step=best
+      {command}
+      {command} --config=digits:cross_entropy
+      {command} evaluate --workdir=runs/digits --step=best
 
     A run that was interrupted goes on when it is started again with the same flags.
     Fields and their meaning: docs/fields.md.
     Exit codes: 0 done, 1 failed, 2 your input.
     """)
+
+
+def _with_mode_flag(argv: Sequence[str], modes: Mapping[str, str]) -> Sequence[str]:
+    """`argv` with its first word as a flag, where that is a bare word."""
+    if not argv or argv[0].startswith("-"):
+        return argv
+    word, *rest = argv
+    if word not in modes:
+        raise UserError(f"mode ({word!r}) is unknown; {closest(word, modes)}")
+    given, _ = _take(rest, "mode")
+    if given not in (None, word):
+        raise UserError(f"mode ({word!r}) and --mode ({given!r}) differ; give one of them")
+    return [f"--mode={word}", *rest]
 
 
 def _take(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:

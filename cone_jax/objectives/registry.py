@@ -20,8 +20,9 @@ from cone_jax.objectives.paco import PaCo
 from cone_jax.objectives.simclr import SimClr
 from cone_jax.objectives.supcon import SupCon
 from cone_jax.objectives.supcon_bank import SupConBank
+from cone_jax.registry import Registry
 
-OBJECTIVES: dict[str, type[Objective]] = {
+_OWN: dict[str, type[Objective]] = {
     "cone": Cone,
     "cross_entropy": CrossEntropy,
     "binary_cross_entropy": BinaryCrossEntropy,
@@ -36,6 +37,13 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "nnclr": Nnclr,
     "linear": Linear,
 }
+OBJECTIVES = Registry(
+    "objective",
+    "cone_jax.objectives",
+    _OWN,
+    form="a subclass of cone_jax.objectives.Objective",
+    accepts=lambda thing: isinstance(thing, type) and issubclass(thing, Objective),
+)
 
 
 def names() -> tuple[str, ...]:

@@ -95,10 +95,19 @@ def load_config(workdir: Path | str) -> ConfigDict:
             f"{path} cannot be read: it holds no config; restore it, or choose another --workdir"
         )
     config = config_lib.default()
+    _leave_out_unused_methods(stored, config)
     _check_kinds(path, _tuples(stored), config)
     with config.ignore_type():
         config.update(_tuples(stored))
     return config.lock()
+
+
+def _leave_out_unused_methods(stored: dict[str, Any], default: ConfigDict) -> None:
+    """A method that is not installed any more leaves runs alone that did not train by it."""
+    sections = stored.get("objective")
+    if isinstance(sections, dict):
+        for name in sections.keys() - default.objective.keys() - {sections.get("name")}:
+            del sections[name]
 
 
 def _check_kinds(path: Path, stored: dict[str, Any], default: ConfigDict, prefix: str = "") -> None:

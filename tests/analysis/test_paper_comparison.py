@@ -7,7 +7,7 @@ import pytest
 
 from cone_jax import workdir
 from cone_jax.analysis import paper_comparison
-from configs import cifar, digits, folder, imagenet, imagenet_baselines, imagenet_light
+from cone_jax.recipes import cifar, digits, folder, imagenet, imagenet_baselines, imagenet_light
 
 ROWS = paper_comparison.read_paper()
 

@@ -1,11 +1,15 @@
 """Presets, limits and the round trip of a config through its run's directory."""
 
+import dataclasses
+from unittest import mock
+
 import pytest
 
 from cone_jax import config as config_lib
 from cone_jax import workdir
 from cone_jax.config import get_field
 from cone_jax.errors import UserError
+from cone_jax.objectives.registry import OBJECTIVES
 
 
 def test_defaults_are_valid_and_as_released():
@@ -74,6 +78,27 @@ def test_fields_that_change_nothing_computed_may_change(tmp_path, tiny_config):
     tiny_config.data.threads = 9
     tiny_config.checkpoint.keep = 7
     workdir.claim(tmp_path, tiny_config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Passing:
+    """A method of a distribution that is not installed for ever."""
+
+    strength: float = 1.0
+
+
+def test_a_run_outlives_methods_that_it_did_not_use(tmp_path):
+    with mock.patch.dict(OBJECTIVES, passing=Passing):
+        config = config_lib.default()
+        for name in ("cone", "passing"):
+            config.objective.name = name
+            workdir.claim(tmp_path / name, config)
+            assert workdir.load_config(tmp_path / name).objective.passing.strength == 1.0
+    assert "passing" not in workdir.load_config(tmp_path / "cone").objective
+    (tmp_path / "cone" / "checkpoints" / "10").mkdir(parents=True)
+    workdir.claim(tmp_path / "cone", config_lib.default())
+    with pytest.raises(UserError, match=r"objective\.passing is no field"):
+        workdir.load_config(tmp_path / "passing")
 
 
 def test_unreadable_config_is_named(tmp_path):

@@ -13,8 +13,7 @@ from cone_jax import models, objectives, sharding, training
 from cone_jax.config import get_field, stage_configs
 from cone_jax.data import datasets, transforms
 from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
-from cone_jax.training import learner as learners
-from configs import (
+from cone_jax.recipes import (
     cifar,
     cifar_small,
     digits,
@@ -24,6 +23,7 @@ from configs import (
     imagenet_light,
     transfer,
 )
+from cone_jax.training import learner as learners
 from tests.configs.published_recipes import FIELDS, RECIPES
 
 PAPERS = {
@@ -160,7 +160,7 @@ def test_recipes_of_our_own_take_a_step(name, shallow):
 @pytest.mark.parametrize("module", [*PAPERS.values(), *(other[0] for other in OTHERS.values())])
 def test_a_recipe_says_how_to_run_it_and_whose_its_numbers_are(module):
     text = " ".join(module.__doc__.split())
-    name = module.__name__.removeprefix("configs.")
+    name = module.__name__.removeprefix("cone_jax.recipes.")
     assert f"--config=configs/{name}.py" in text
     if module in PAPERS.values():
         assert "paper (arXiv 2308.10761)" in text

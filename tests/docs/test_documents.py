@@ -15,6 +15,7 @@ from tests.docs import documents
 from tests.docs.documents import DOCUMENTS, ROOT, Command
 
 COMMANDS = [command for document in DOCUMENTS for command in documents.commands(document)]
+CONE = r"(cone|python -m cone_jax)(?![.\w])"
 HELP = {name: mode.help for name, mode in MODES.items()}
 
 # Gives each program its own flags, and lets it say whether it knows them. Nothing is run: a
@@ -79,7 +80,22 @@ def test_main_understands_its_commands(command, monkeypatch):
     monkeypatch.chdir(ROOT)
     program = next(i for i, word in enumerate(command.words) if word.endswith((".py", ".sh")))
     assert (ROOT / command.words[program]).is_file()
-    words = documents.arguments(command.words[program + 1 :])
+    understand(command.words[program + 1 :])
+
+
+# What extending.md names has to be written first; its own tests do so.
+@pytest.mark.parametrize(
+    "command",
+    [each for each in programs(CONE) if each.document.name != "extending.md"],
+    ids=str,
+)
+def test_the_command_cone_is_understood_anywhere(command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    understand(command.words[1:] if command.words[0] == "cone" else command.words[3:])
+
+
+def understand(flags: tuple[str, ...]) -> None:
+    words = documents.arguments(flags)
     if "--help" in words:
         return
     given = command_line.parse(words, HELP)
@@ -90,7 +106,9 @@ def test_main_understands_its_commands(command, monkeypatch):
 
 def test_other_programs_understand_their_flags():
     asked = []
-    for command in programs(r"python (benchmarks/|examples/|-m (?!venv|pip|pytest))"):
+    for command in programs(
+        r"python (benchmarks/|examples/|-m (?!venv|pip|pytest|cone_jax\b(?!\.)))"
+    ):
         words = documents.arguments(command.words)[1:]
         program, *flags = words[1:] if words[0] == "-m" else words
         found = (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cone_jax import runtime, workdir
+from cone_jax.data.sources import tfds
 from cone_jax.errors import UserError
 from cone_jax.modes import command_line
 from tests import tiny_run
@@ -93,6 +94,40 @@ def test_workdir_is_named_after_the_recipe(monkeypatch):
     assert arguments.workdir == Path("runs/digits-cross_entropy-paper")
     assert arguments.config.objective.name == "cross_entropy"
     assert not arguments.config.model.projection
+
+
+@pytest.mark.parametrize("flags", [(), ("--mode=evaluate",), ("-mode", "evaluate")])
+def test_the_first_word_is_a_short_form_of_the_mode(flags):
+    given = command_line.parse(["evaluate", "--workdir=here", *flags], MODES)
+    assert given == command_line.parse(["--mode=evaluate", "--workdir=here"], MODES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evalute"], "mode ('evalute') is unknown; did you mean 'evaluate'? Valid: "),
+        (["evaluate", "--mode=train"], "mode ('evaluate') and --mode ('train') differ; give one"),
+        (["evaluate", "train"], "argument ('train') is not understood; flags are --name=value"),
+    ],
+)
+def test_a_first_word_that_does_not_fit_is_refused(refusal, arguments, message):
+    assert message in refusal(arguments).err
+
+
+@pytest.mark.parametrize(
+    ("started", "words"),
+    [
+        ("/usr/bin/cone", "cone"),
+        ("main.py", "python main.py"),
+        ("/x/cone_jax/__main__.py", "python -m cone_jax"),
+        ("/x/notebook.py", "python -m cone_jax"),
+    ],
+)
+def test_hints_say_the_command_that_the_user_used(main, monkeypatch, capsys, started, words):
+    monkeypatch.setattr(sys, "argv", [started, "--help"])
+    assert main(["--help"]) == 0
+    assert f"  {words} evaluate --workdir=runs/digits --step=best\n" in capsys.readouterr().out
+    assert tfds.prepare_command("dtd", "").startswith(f"{words} --mode=prepare ")
 
 
 def test_overrides_keep_their_type(monkeypatch):

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from cone_jax.errors import UserError
+from cone_jax.recipes import transfer
 from cone_jax.sweeps import runner, transfer_protocol
 from cone_jax.sweeps.transfer_protocol import Choice
-from configs import transfer
 
 RECIPE = "configs/transfer.py:folder,32px"
 

@@ -10,9 +10,9 @@ import pytest
 from cone_jax import models, trained_run, workdir
 from cone_jax.errors import UserError
 from cone_jax.interop import files, metadata
+from cone_jax.recipes import transfer
 from cone_jax.training import pretrained
 from cone_jax.workdir.checkpoints import Checkpoints
-from configs import transfer
 from tests.models import random_variables
 
 ROOT = Path(__file__).parents[2]

@@ -6,10 +6,11 @@ from typing import Any
 from cone_jax.data.sources import array, fgvc_aircraft, image_folder, packed, splits, tfds
 from cone_jax.data.sources.source import Source
 from cone_jax.errors import UserError, closest
+from cone_jax.registry import Registry
 from cone_jax.settings import Data
 
 # Each opens a split of the data set that the section ``data`` of a config names.
-SOURCES: dict[str, Callable[[str, Data], Source]] = {
+_OWN: dict[str, Callable[[str, Data], Source]] = {
     "array": lambda split, data: array.open_npz(split, data.path, data.holdout, data.holdout_seed),
     "digits": lambda split, data: array.open_digits(split),
     "fgvc_aircraft": lambda split, data: fgvc_aircraft.open_fgvc_aircraft(split, data.path),
@@ -19,6 +20,7 @@ SOURCES: dict[str, Callable[[str, Data], Source]] = {
     "packed": lambda split, data: packed.open_packed(split, data.path),
     "tfds": lambda split, data: tfds.open_tfds(split, data.name, data.path, data.label_key),
 }
+SOURCES = Registry("source", "cone_jax.sources", _OWN)
 
 
 def names() -> tuple[str, ...]:
