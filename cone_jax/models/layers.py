@@ -2,7 +2,8 @@
 
 PyTorch's padding (symmetric, whatever the stride), initialisation and BatchNorm constants, in
 Flax, so that a convention is decided once. Parameters and statistics are float32; `dtype` is
-that of the computation.
+that of the computation. Operations are XLA's own, except on a platform with an annex of its own
+forms, which is the CPU (`cone_jax.models.cpu`).
 """
 
 import dataclasses
@@ -18,6 +19,9 @@ from cone_jax.models.batch_norm import BatchNorm
 from cone_jax.models.cpu import convolution, pooling
 
 Initializer = nn.initializers.Initializer
+
+# Of graphs that leave this machine, and of counting operations.
+ANY_PLATFORM = "any"
 
 # He et al.: normal with std sqrt(2 / (kh * kw * out)).
 he_normal_fan_out: Initializer = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
@@ -37,15 +41,15 @@ def uniform_fan_in(fan_in: int) -> Initializer:
 class Layers:
     """Makes the layers of one network: what all of them have in common is said once.
 
-    `plain_operations` writes everything as XLA's own operations, for graphs that leave this
-    machine; otherwise each takes the form that suits the backend.
+    `platform` is the one that programs with this network are compiled for, as JAX's devices
+    name theirs; `ANY_PLATFORM` promises XLA's own operations.
     """
 
     dtype: Any = jnp.float32
     train: bool = False
     bn_momentum: float = 0.9
     bn_groups: int = 1
-    plain_operations: bool = False
+    platform: str = ANY_PLATFORM
 
     def training(self, train: bool) -> "Layers":
         """The same layers, in train or evaluation mode."""
@@ -72,7 +76,8 @@ class Layers:
             use_bias=False,
             dtype=self.dtype,
             kernel_init=kernel_init,
-            conv_general_dilated=self.convolve,
+            # None: XLA's own.
+            conv_general_dilated=convolution.convolve if self.for_cpu else None,
             name=name,
         )
 
@@ -122,16 +127,13 @@ class Layers:
     @property
     def for_cpu(self) -> bool:
         """Whether layers take the forms that XLA:CPU computes fastest."""
-        return jax.default_backend() == "cpu" and not self.plain_operations
-
-    @property
-    def convolve(self) -> Any:
-        """The convolution, as `flax.linen.Conv` takes it."""
-        return convolution.for_cpu if self.for_cpu else convolution.plain
+        return self.platform == "cpu"
 
     def max_pool(self, x: jax.Array) -> jax.Array:
         """3x3 with stride 2, padded by one (with minus infinity)."""
-        return (pooling.max_pool_for_cpu if self.for_cpu else pooling.plain_max_pool)(x)
+        if self.for_cpu:
+            return pooling.max_pool(x)
+        return nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
 
 
 def global_average_pool(x: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from cone_jax import models, momentum, objectives
+from cone_jax import models, momentum, objectives, sharding
 from cone_jax.training import averaging, optimizers
 from cone_jax.training.averaging import Averaging
 
@@ -75,7 +75,7 @@ def _build(
     name = config.objective.name
     mixing = Mixing(config.mixing.mixup_alpha, config.mixing.cutmix_alpha, config.mixing.switch)
     return Learner(
-        encoder=build_encoder(config.model, num_classes),
+        encoder=build_encoder(config.model, num_classes, sharding.platform(mesh)),
         objective=objectives.create(name, config.objective[name]),
         optimizer=optimizers.create(config.optimizer, rate),
         learning_rate=rate,
@@ -126,8 +126,10 @@ def _learning_rate(config: ConfigDict, steps_per_epoch: int, total_steps: int) -
     )
 
 
-def build_encoder(settings: ConfigDict, num_classes: int) -> models.Encoder:
-    """The encoder that the section ``model`` of a config describes."""
+def build_encoder(
+    settings: ConfigDict, num_classes: int, platform: str | None = None
+) -> models.Encoder:
+    """The encoder that the section ``model`` of a config describes; see `models.build`."""
     projection = predictor = None
     if settings.projection:
         projection = models.Projection(
@@ -155,5 +157,6 @@ def build_encoder(settings: ConfigDict, num_classes: int) -> models.Encoder:
         classifier=classifier,
         predictor=predictor,
         dtype=jnp.dtype(settings.dtype),
+        platform=platform,
         **{name: value for name, value in settings.options.items() if value is not None},
     )

@@ -122,7 +122,7 @@ def init_state(
         first_step=first_step,
         class_prior=class_prior,
     )
-    return _creator()(rng, learner=learner, config=FrozenConfigDict(config))
+    return _creator(sharding.platform(mesh))(rng, learner=learner, config=FrozenConfigDict(config))
 
 
 def abstract_state(
@@ -168,17 +168,16 @@ def trainable(learner: Learner, params: Tree) -> Tree:
 
 
 @functools.cache
-def _creator() -> Callable[..., TrainState]:
+def _creator(platform: str) -> Callable[..., TrainState]:
     """`_create_placed`, compiled once for each learner and config.
 
     On a CPU without optimisation: LLVM takes ten seconds over the random numbers of a small
     network otherwise, and they are drawn once.
     """
-    on_cpu = jax.default_backend() == "cpu"
     return jax.jit(
         _create_placed,
         static_argnames=("learner", "config"),
-        compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
+        compiler_options={"xla_backend_optimization_level": 0} if platform == "cpu" else None,
     )
 
 
