@@ -8,8 +8,8 @@ forms, which is the CPU (`cone_jax.models.cpu`).
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -95,6 +95,26 @@ class Layers:
             name=name,
         )
 
+    def conv_bn(
+        self,
+        x: jax.Array,
+        features: int,
+        kernel: int,
+        *,
+        name: str,
+        bias_init: Initializer = nn.initializers.zeros,
+        **options: Any,
+    ) -> jax.Array:
+        """Applies `conv` and `batch_norm`, whose names end in ``_conv`` and ``_bn``."""
+        x = self.conv(features, kernel, name=f"{name}_conv", **options)(x)
+        return self.batch_norm(bias_init=bias_init, name=f"{name}_bn")(x)
+
+    def shortcut(self, x: jax.Array, width: int, stride: int) -> jax.Array:
+        """Identity, or a 1x1 convolution and BatchNorm where the shape changes."""
+        if stride == 1 and x.shape[-1] == width:
+            return x
+        return self.conv_bn(x, width, 1, stride=stride, name="downsample")
+
     def linear(
         self,
         features: int,
@@ -136,15 +156,50 @@ class Layers:
         return nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
 
 
+class Backbone(nn.Module):
+    """Images [B, H, W, 3] -> pooled features [B, d], float32: what the architectures share.
+
+    The fields, and those that an architecture adds, are what ``model.options`` may set.
+    """
+
+    make: Layers
+    stem: str = "imagenet"
+    dropout: float = 0.0
+    remat: bool = False
+
+    # Of the published classifier's normal initialisation; None: PyTorch's default.
+    classifier_std: ClassVar[float | None] = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        return self.features(x, self.make.training(train))
+
+    def features(self, x: jax.Array, make: Layers) -> jax.Array:
+        """The network itself, of the layers that `make` makes."""
+        raise NotImplementedError
+
+    @nn.nowrap
+    def repeated(self, block: type[nn.Module]) -> Callable[..., nn.Module]:
+        """`block`, whose activations are recomputed in the backward pass if the config says so."""
+        return nn.remat(block) if self.remat else block
+
+    @nn.nowrap
+    def pooled(self, x: jax.Array, make: Layers) -> jax.Array:
+        """[B, H, W, d] -> [B, d], with dropout."""
+        return make.dropout(self.dropout)(global_average_pool(x))
+
+
+class ResidualBackbone(Backbone):
+    """A backbone with branches that stochastic depth can drop."""
+
+    stochastic_depth: float = 0.0
+
+    @nn.nowrap
+    def drop_rates(self, blocks: int) -> list[float]:
+        """The rate for each block, rising linearly from 0 to `stochastic_depth`."""
+        return [self.stochastic_depth * index / max(blocks - 1, 1) for index in range(blocks)]
+
+
 def global_average_pool(x: jax.Array) -> jax.Array:
     """[B, H, W, d] -> [B, d], averaged in float32."""
     return jnp.mean(x.astype(jnp.float32), axis=(1, 2))
-
-
-def linear_rates(highest: float, blocks: int) -> list[float]:
-    """Stochastic depth's rate for each block, rising linearly from 0 to `highest`.
-
-    >>> linear_rates(0.2, 3)
-    [0.0, 0.1, 0.2]
-    """
-    return [highest * index / max(blocks - 1, 1) for index in range(blocks)]
