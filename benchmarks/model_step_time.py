@@ -76,7 +76,7 @@ def main() -> None:
         spec = models.ModelSpec(name, 1000, projection=None)
         steps[name] = compile_step(models.build(spec), arguments.batch, arguments.size)
         if arguments.plain:
-            plain = models.build(spec, plain_operations=True)
+            plain = models.build(spec, platform=models.ANY_PLATFORM)
             steps[f"{name} plain"] = compile_step(plain, arguments.batch, arguments.size)
     seconds = interleaved.fastest(steps, arguments.rounds, wall=False)
     print(f"{arguments.batch} images of {arguments.size} px, {jax.default_backend()}")

@@ -9,7 +9,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cone_jax import models, momentum, objectives
+from cone_jax import models, momentum, objectives, sharding
 from cone_jax.settings import Average, Mixing, Settings
 from cone_jax.training import optimizers
 
@@ -73,6 +73,7 @@ class Learner:
     mesh: Mesh
     first_step: int = 0  # of the stage, in the whole run
     class_prior: tuple[float, ...] | None = None  # share of each class in the training set
+    platform: str | None = None  # whose forms of operations the network takes; None: the mesh's
 
     def __post_init__(self) -> None:
         # Names a model or an optimiser that cannot be built.
@@ -107,7 +108,8 @@ class Learner:
 
     @functools.cached_property
     def encoder(self) -> models.Encoder:
-        return models.from_settings(self.settings.model, self.num_classes)
+        platform = self.platform or sharding.platform(self.mesh)
+        return models.from_settings(self.settings.model, self.num_classes, platform)
 
     @functools.cached_property
     def learning_rate(self) -> optax.Schedule:

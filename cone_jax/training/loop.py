@@ -124,7 +124,7 @@ def _run_stage(
         epoch_zero=stage.first_step,
     )
     profile = Profile(stage.config.profile_steps, checkpoints.workdir)
-    with display, memory.explained(stage.config), contextlib.closing(profile):
+    with display, memory.explained(stage.config, stage.mesh), contextlib.closing(profile):
         return _fit(stage, start, checkpoints, writer, display, interruption, watch, profile)
 
 

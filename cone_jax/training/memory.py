@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from cone_jax import sharding
 from cone_jax.errors import TrainingFailed
 from cone_jax.training.train_state import TrainState
 from cone_jax.training.train_step import Batch, train_step
@@ -52,7 +54,7 @@ def readable(size: float) -> str:
 
 
 @contextlib.contextmanager
-def explained(config: ConfigDict) -> Iterator[None]:
+def explained(config: ConfigDict, mesh: Mesh) -> Iterator[None]:
     """Turns an allocation that failed on a device into advice."""
     try:
         yield
@@ -60,21 +62,21 @@ def explained(config: ConfigDict) -> Iterator[None]:
         if _EXHAUSTED not in str(error):
             raise
         raise TrainingFailed(
-            f"a device ran out of memory; {_advice(config)} (the devices' own words: "
+            f"a device ran out of memory; {_advice(config, mesh)} (the devices' own words: "
             f"{str(error).splitlines()[0]})"
         ) from error
 
 
-def _advice(config: ConfigDict) -> str:
+def _advice(config: ConfigDict, mesh: Mesh) -> str:
     """Fields to change, those first that cost least."""
     cures = []
-    if config.model.dtype == "float32" and jax.default_backend() != "cpu":
+    if config.model.dtype == "float32" and sharding.platform(mesh) != "cpu":
         cures.append("model.dtype=bfloat16")
     if not config.model.options.remat:
         cures.append("model.options.remat=True")
     cures.append(f"raise accumulate ({config.accumulate})")
     cures.append(f"lower batch_size ({config.batch_size})")
-    if config.bank.sharding == "replicated" and jax.device_count() > 1:
+    if config.bank.sharding == "replicated" and mesh.size > 1:
         cures.append("bank.sharding=sharded")
     cures.append(f"lower bank.size ({config.bank.size})")
     return "try " + ", ".join(cures)

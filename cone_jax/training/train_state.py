@@ -125,7 +125,7 @@ def init_state(
 
 def create_state(learner: Learner, rng: jax.Array) -> TrainState:
     """The state before the first step of the learner's stage, on its mesh."""
-    return _creator()(rng, learner=learner)
+    return _creator(sharding.platform(learner.mesh))(rng, learner=learner)
 
 
 def abstract_state(learner: Learner) -> TrainState:
@@ -153,17 +153,16 @@ def trainable(learner: Learner, params: Tree) -> Tree:
 
 
 @functools.cache
-def _creator() -> Callable[..., TrainState]:
+def _creator(platform: str) -> Callable[..., TrainState]:
     """`_create_placed`, compiled once for each learner.
 
     On a CPU without optimisation: LLVM takes ten seconds over the random numbers of a small
     network otherwise, and they are drawn once.
     """
-    on_cpu = jax.default_backend() == "cpu"
     return jax.jit(
         _create_placed,
         static_argnames="learner",
-        compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
+        compiler_options={"xla_backend_optimization_level": 0} if platform == "cpu" else None,
     )
 
 

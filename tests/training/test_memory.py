@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from cone_jax import training
+from cone_jax import sharding, training
 from cone_jax.errors import TrainingFailed
 from cone_jax.evaluation import classification
 from cone_jax.training import loop, memory
@@ -72,7 +72,7 @@ def test_out_of_memory_names_what_to_lower(separable_config, monkeypatch, tmp_pa
 def test_other_errors_of_a_device_stay_what_they_are(separable_config):
     with (
         pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
-        memory.explained(separable_config),
+        memory.explained(separable_config, sharding.make_mesh()),
     ):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 

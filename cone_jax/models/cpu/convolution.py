@@ -1,13 +1,10 @@
-"""Convolutions in the form the backend computes fastest; the same numbers in every form.
+"""Convolutions in the form that XLA:CPU computes fastest; the numbers are the same.
 
-XLA:CPU is slow on four kinds that these networks are made of, so there they are written
-differently. A 1x1 convolution is a matrix product. A depthwise one is a sum of shifted
-multiplications. A grouped one keeps XLA's form but not XLA's gradient for the kernel, which is
-one matrix product a tap. A 3x3 one of many channels is Winograd's, with a quarter of the products.
-Everywhere else `lax.conv_general_dilated` is best.
-
-The functions have the signature that `flax.linen.Conv` asks of its `conv_general_dilated`:
-inputs [B, H, W, I], kernel [h, w, I / groups, O].
+XLA:CPU is slow on four kinds that these networks are made of, so these are written differently.
+A 1x1 convolution is a matrix product. A depthwise one is a sum of shifted multiplications. A
+grouped one keeps XLA's form but not XLA's gradient for the kernel, which is one matrix product per
+tap. A 3x3 one of many channels is Winograd's, with a quarter of the products. For the others
+`lax.conv_general_dilated` is best.
 """
 
 import functools
@@ -22,10 +19,11 @@ from cone_jax.models.cpu import winograd
 
 Padding = Sequence[tuple[int, int]]
 
-DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+# XLA's own convolution.
+_plain = functools.partial(lax.conv_general_dilated, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def plain(
+def convolve(
     x: jax.Array,
     kernel: jax.Array,
     strides: Sequence[int],
@@ -34,27 +32,10 @@ def plain(
     feature_group_count: int = 1,
     **_: Any,
 ) -> jax.Array:
-    """XLA's own convolution."""
-    return lax.conv_general_dilated(
-        x,
-        kernel,
-        strides,
-        padding,
-        dimension_numbers=DIMENSIONS,
-        feature_group_count=feature_group_count,
-    )
+    """x [B, H, W, I], kernel [h, w, I / groups, O] -> [B, H', W', O].
 
-
-def for_cpu(
-    x: jax.Array,
-    kernel: jax.Array,
-    strides: Sequence[int],
-    padding: Padding,
-    *,
-    feature_group_count: int = 1,
-    **_: Any,
-) -> jax.Array:
-    """The form that is fastest on a CPU."""
+    The signature is the one that `flax.linen.Conv` asks of its `conv_general_dilated`.
+    """
     unpadded = all(pad == (0, 0) for pad in padding)
     if kernel.shape[:2] == (1, 1) and feature_group_count == 1 and unpadded:
         return _pointwise(x, kernel, strides)
@@ -64,7 +45,7 @@ def for_cpu(
         return _grouped(tuple(strides), tuple(padding), feature_group_count, x, kernel)
     if winograd.suits(x, kernel, strides, padding):
         return winograd.convolve(x, kernel)
-    return plain(x, kernel, strides, padding)
+    return _plain(x, kernel, strides, padding)
 
 
 def _pointwise(x: jax.Array, kernel: jax.Array, strides: Sequence[int]) -> jax.Array:
@@ -88,7 +69,7 @@ def _depthwise(
 def _grouped(
     strides: tuple[int, ...], padding: Padding, groups: int, x: jax.Array, kernel: jax.Array
 ) -> jax.Array:
-    return plain(x, kernel, strides, padding, feature_group_count=groups)
+    return _plain(x, kernel, strides, padding, feature_group_count=groups)
 
 
 def _grouped_forward(
@@ -106,7 +87,7 @@ def _grouped_backward(
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = residuals
     transpose = jax.linear_transpose(
-        lambda x: plain(x, kernel, strides, padding, feature_group_count=groups), x
+        lambda x: _plain(x, kernel, strides, padding, feature_group_count=groups), x
     )
     height, width, inputs, outputs = kernel.shape
     dy_groups = dy.reshape(-1, groups, outputs // groups)

@@ -1,8 +1,10 @@
-"""Pooling, with the gradient that a CPU computes fast.
+"""The max-pool with a gradient that a CPU computes fast.
 
 XLA:CPU takes the gradient of a max-pool one window at a time. Written as comparisons and sums of
 whole arrays it is the same, bit for bit, in an eighth of the time.
 """
+
+import functools
 
 import flax.linen as nn
 import jax
@@ -11,20 +13,26 @@ from jax import lax
 
 WINDOW, STRIDE = 3, 2
 
-
-def plain_max_pool(x: jax.Array) -> jax.Array:
-    """3x3 with stride 2, padded by one (with minus infinity): [B, H, W, C] -> [B, h, w, C]."""
-    return nn.max_pool(x, (WINDOW, WINDOW), strides=(STRIDE, STRIDE), padding=((1, 1), (1, 1)))
+# XLA's own max-pool.
+_plain = functools.partial(
+    nn.max_pool,
+    window_shape=(WINDOW, WINDOW),
+    strides=(STRIDE, STRIDE),
+    padding=((1, 1), (1, 1)),
+)
 
 
 @jax.custom_vjp
-def max_pool_for_cpu(x: jax.Array) -> jax.Array:
-    """The same; its gradient goes to the first of equal values, as XLA's does."""
-    return plain_max_pool(x)
+def max_pool(x: jax.Array) -> jax.Array:
+    """3x3 with stride 2, padded by one (with minus infinity): [B, H, W, C] -> [B, h, w, C].
+
+    The gradient goes to the first of equal values, as XLA's does.
+    """
+    return _plain(x)
 
 
 def _forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    largest = plain_max_pool(x)
+    largest = _plain(x)
     return largest, (x, largest)
 
 
@@ -69,4 +77,4 @@ def _place_in_window(x: jax.Array, largest: jax.Array) -> jax.Array:
     return lax.optimization_barrier(place)
 
 
-max_pool_for_cpu.defvjp(_forward, _backward)
+max_pool.defvjp(_forward, _backward)
