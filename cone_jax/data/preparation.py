@@ -19,11 +19,12 @@ positions; those of the records are not, as that takes minutes a gigabyte in Pyt
 import importlib.util
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cone_jax import atomic_file
+from cone_jax.console import Report
 from cone_jax.data import array_record_file
 from cone_jax.data.sources import tfds as tfds_source
 from cone_jax.errors import UserError
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tensorflow_datasets.core.dataset_builder import DatasetBuilder
 
 
-def prepare(name: str, path: str = "", *, report: Callable[[str], None] = print) -> None:
+def prepare(name: str, path: str = "", *, report: Report = print) -> None:
     """Makes the TFDS set `name` readable in the TFDS ``data_dir`` `path` (empty: TFDS's own).
 
     `report` is given one line of text for each thing done.
@@ -84,7 +85,7 @@ def separate_build(name: str, path: str) -> str:
     )
 
 
-def _convert(builder: "DatasetBuilder", report: Callable[[str], None]) -> None:
+def _convert(builder: "DatasetBuilder", report: Report) -> None:
     """Adds the ArrayRecord form of every file of a data set that is prepared as TFRecord."""
     kind = builder.info.file_format.value
     folder = Path(builder.data_path)

@@ -10,7 +10,7 @@ from cone_jax.objectives.objective import (
     StepInputs,
     require,
 )
-from cone_jax.objectives.registry import create, default_settings, names
+from cone_jax.objectives.registry import create, declared_metrics, default_settings, names
 
 __all__ = [
     "Activation",
@@ -21,6 +21,7 @@ __all__ = [
     "Objective",
     "StepInputs",
     "create",
+    "declared_metrics",
     "default_settings",
     "names",
     "require",

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from cone_jax import losses
+from cone_jax.console import Chart, Metric
 from cone_jax.errors import UserError
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
@@ -94,8 +95,25 @@ class StepInputs(NamedTuple):
 Metrics = dict[str, Float[Array, ""]]
 
 
+LOSS_CHART = Chart("loss", "Loss terms", "loss", "Before weighting.")
+# What several objectives report, and all terms of a loss that are not declared.
+SHARED_METRICS = (
+    Metric("loss_ce", better="lower", chart=LOSS_CHART, label="cross-entropy"),
+    Metric("loss_sup_out", better="lower", chart=LOSS_CHART, label="L_sup_out"),
+    Metric("loss_*", better="lower", chart=LOSS_CHART),
+    Metric(
+        "positives",
+        chart=Chart("positives", "Positives among the neighbours", "positives per query"),
+    ),
+)
+
+
 class Objective(Protocol):
-    """A training method."""
+    """A training method.
+
+    Its class may have `metrics`, a tuple that declares what it reports beside the loss; what is
+    not declared is a plain number with a chart of its own.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

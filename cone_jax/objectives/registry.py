@@ -1,9 +1,11 @@
 """Objectives by name."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from cone_jax.console import Metric
 from cone_jax.errors import UserError, closest
 from cone_jax.objectives.binary_cross_entropy import BinaryCrossEntropy
 from cone_jax.objectives.cmsf import Cmsf
@@ -14,7 +16,7 @@ from cone_jax.objectives.l_softmax import LSoftmax
 from cone_jax.objectives.large_margin import LargeMargin
 from cone_jax.objectives.linear import Linear
 from cone_jax.objectives.nnclr import Nnclr
-from cone_jax.objectives.objective import Objective
+from cone_jax.objectives.objective import SHARED_METRICS, Objective
 from cone_jax.objectives.paco import PaCo
 from cone_jax.objectives.simclr import SimClr
 from cone_jax.objectives.supcon import SupCon
@@ -45,6 +47,12 @@ def names() -> tuple[str, ...]:
 def default_settings(name: str) -> dict[str, Any]:
     """The hyper-parameters of objective `name`, as a config section holds them."""
     return {field.name: field.default for field in dataclasses.fields(OBJECTIVES[name])}
+
+
+def declared_metrics() -> tuple[Metric, ...]:
+    """What objectives report about training, by the names they give it."""
+    own = (getattr(OBJECTIVES[name], "metrics", ()) for name in names())
+    return (*SHARED_METRICS, *itertools.chain.from_iterable(own))
 
 
 def create(name: str, settings: Mapping[str, Any]) -> Objective:
