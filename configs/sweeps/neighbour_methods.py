@@ -18,14 +18,9 @@ _DIGITS_TWICE = {"epochs": 16}
 
 
 def get_sweep(options: str = "") -> Sweep:
-    return paper_sweep(
-        options,
-        title="Other methods with neighbours",
-        table="other_nn",
-        cells=_cells(_TWICE),
-        digits_cells=_cells(_DIGITS_TWICE),
-        row_name="method",
-    )
+    cells = {"cells": _cells(_TWICE), "digits_cells": _cells(_DIGITS_TWICE)}
+    title = "Other methods with neighbours"
+    return paper_sweep(options, title=title, table="other_nn", row_name="method", **cells)
 
 
 def _cells(twice: dict[str, int]) -> tuple[Cell, ...]:
