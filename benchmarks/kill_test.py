@@ -69,7 +69,7 @@ def start(directory: Path, steps: int) -> subprocess.Popen:
 def announce(said: Path, arguments: list[str]) -> int:
     """`main.py`, that writes to `said` when it begins to compile or evaluate, and when it ends."""
     import main as program
-    from cone_jax.evaluation.accuracy import Classification
+    from cone_jax.evaluation.classification import Classification
     from cone_jax.training import memory
 
     def announced(moment, function):

@@ -44,7 +44,7 @@ from rich.console import Console
 
 from cone_jax import atomic_file, training, workdir
 from cone_jax.config import recipe
-from cone_jax.errors import Interrupted
+from cone_jax.errors import Interrupted, TrainingFailed
 from cone_jax.sweeps import definition, runner
 from cone_jax.sweeps.train_cell import RESULT_FILE
 
@@ -272,7 +272,7 @@ def main() -> None:
         if "final" in arguments.parts:
             for regime in arguments.regimes.split(","):
                 study.carry_out(study.final(regime, methods))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TrainingFailed):
         sys.exit("stopped; the same command goes on")
     study.write_document()
     print(f"see {study.document}")

@@ -10,9 +10,8 @@ from cone_jax.analysis import confusion, figure_style
 from cone_jax.analysis.confusion import confusion_figure
 from cone_jax.analysis.robustness_files import write_robustness
 from cone_jax.analysis.tables import write_csv
-from cone_jax.analysis.trained_network import pictures
-from cone_jax.data import contact_sheet
-from cone_jax.evaluation.accuracy import ClassificationOutcome
+from cone_jax.data import contact_sheet, datasets
+from cone_jax.evaluation.classification import ClassificationOutcome
 from cone_jax.evaluation.evaluator import Outcome
 from cone_jax.evaluation.robustness import RobustnessOutcome
 
@@ -91,7 +90,8 @@ def _most_confident_mistakes(outcome: ClassificationOutcome) -> np.ndarray:
 
 def _write_mistakes(outcome: ClassificationOutcome, mistakes: np.ndarray, path: Path) -> Path:
     names, examples = outcome.class_names, outcome.examples
-    images = pictures(outcome.config, outcome.source, examples.records[mistakes].tolist())
+    records = examples.records[mistakes].tolist()
+    images = datasets.test_pictures(outcome.config, outcome.source, records)
     captions = [
         f"{examples.confidences[i]:.0%} {names[examples.predictions[i]]}, "
         f"is {names[examples.labels[i]]}"

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from cone_jax.analysis.recorded_run import RecordedRun
+from cone_jax.analysis.neighbourhoods import NetworkAndBank
 from cone_jax.analysis.snapshot import Snapshot, take
-from cone_jax.analysis.trained_network import TrainedNetwork, open_sources, pictures
+from cone_jax.data import datasets
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
-from cone_jax.workdir.checkpoints import resolve_step
+from cone_jax.training.run_directory import RunDirectory
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
     """All that reports and figures are made of."""
 
-    run: RecordedRun
+    run: RunDirectory
     snapshot: Snapshot | None
     train: Source | None  # None: the data set is not at hand
     test: Source | None
@@ -39,20 +39,22 @@ class Evidence:
             return [None] * len(records)
         inside = range(len(source))
         return [
-            pictures(self.run.config, source, [record])[0] if record in inside else None
+            datasets.test_pictures(self.run.config, source, [record])[0]
+            if record in inside
+            else None
             for record in records
         ]
 
 
 def gather(directory: Path, step: int | str = "latest") -> Evidence:
     """Reads a run, and looks at its network where no one has before."""
-    run = RecordedRun.open(directory)
+    run = RunDirectory.open(directory)
     missing = ""
     snapshot: Snapshot | None = None
     train: Source | None = None
     test: Source | None = None
     try:
-        train, test = open_sources(run.config)
+        train, test = run.dataset.train, run.dataset.test
     except UserError as error:
         missing = str(error)
     try:
@@ -64,12 +66,21 @@ def gather(directory: Path, step: int | str = "latest") -> Evidence:
     return Evidence(run, snapshot, train, test, missing)
 
 
-def obtain_snapshot(run: RecordedRun, step: int | str = "latest") -> Snapshot:
+def obtain_snapshot(run: RunDirectory, step: int | str = "latest") -> Snapshot:
     """The stored snapshot of a checkpoint, or a new one; `UserError` where neither can be."""
-    best_metric = run.config.checkpoint.best_metric
-    number = resolve_step(run.directory, step, best_metric=best_metric)
-    snapshot = Snapshot.load(run.directory, number)
+    number = run.resolve(step)
+    snapshot = Snapshot.load(run.path, number)
     if snapshot is None:
-        snapshot = take(TrainedNetwork.restore(run.directory, run.config, number))
-        snapshot.save(run.directory)
+        snapshot = take(_restore(run, number))
+        snapshot.save(run.path)
     return snapshot
+
+
+def _restore(run: RunDirectory, step: int) -> NetworkAndBank:
+    """The network of a checkpoint, on the devices of this process."""
+    stage = run.run.stage_at(step).on_local_devices()
+    stage.require_classifier(step)
+    variables = query = run.variables(stage, step)
+    if stage.learner.averaging is not None:
+        query = run.variables(stage, step, "query")
+    return NetworkAndBank(stage, step, variables, query, run.bank(stage, step))

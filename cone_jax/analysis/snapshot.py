@@ -1,9 +1,8 @@
 """All that a report shows of a network and its data at one checkpoint, kept in a file.
 
-It is stored in the run's directory, so that a report can be written again when the data set is
-gone, and comes out the same. Pictures are not in it, only the records they are.
-
-Looks at a network and its data once, for all that a report shows of them.
+`take` looks at the network and its data once. What it finds is stored in the run's directory, so
+that a report can be written again when the data set is gone, and comes out the same. Pictures are
+not stored, only which records they are.
 """
 
 import dataclasses
@@ -19,12 +18,19 @@ import cone_jax
 from cone_jax import atomic_file, memory_bank
 from cone_jax.analysis import neighbourhoods
 from cone_jax.analysis.embedding_map import FEWEST, embedding_map, spread_classes
-from cone_jax.analysis.neighbourhoods import NeighbourSheet, PullSheet
-from cone_jax.analysis.trained_network import TrainedNetwork, pictures
+from cone_jax.analysis.neighbourhoods import NeighbourSheet, NetworkAndBank, PullSheet
+from cone_jax.data.datasets import test_pictures
 from cone_jax.data.decode import DamagedImage
 from cone_jax.data.sources import Source
 
 DIRECTORY = "analysis"
+
+# A map of more points takes longer than a report should, and shows no more.
+_MAP_POINTS_A_CLASS, _ONE_CLASS_POINTS = 50, 300
+# Training records looked at in search of one class; a source cannot be asked for a class.
+_SEARCHED = 3000
+_SHOWN_QUERIES = 4
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
 
 
 class ClassesMap(NamedTuple):
@@ -106,15 +112,7 @@ def _path(directory: Path, step: int) -> Path:
     return directory / DIRECTORY / f"snapshot-{step}.npz"
 
 
-# A map of more points takes longer than a report should, and shows no more.
-_MAP_POINTS_A_CLASS, _ONE_CLASS_POINTS = 50, 300
-# Training records looked at in search of one class; a source cannot be asked for a class.
-_SEARCHED = 3000
-_SHOWN_QUERIES = 4
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
-
-
-def take(network: TrainedNetwork) -> Snapshot:
+def take(network: NetworkAndBank) -> Snapshot:
     """Looks at the whole test split and a few hundred training pictures."""
     dataset = network.run.dataset
     shown = spread_classes(dataset.num_classes)
@@ -143,26 +141,26 @@ class _Tested(NamedTuple):
     map_labels: np.ndarray  # [n]
 
 
-def _look_at_test_split(network: TrainedNetwork, shown: list[int]) -> _Tested:
+def _look_at_test_split(network: NetworkAndBank, shown: list[int]) -> _Tested:
     columns: list[tuple[np.ndarray, ...]] = []
     room = dict.fromkeys(shown, _MAP_POINTS_A_CLASS)
     kept: list[tuple[np.ndarray, np.ndarray]] = []
-    for batch, outputs in network.look_at_test_split():
-        ranked = np.sort(outputs.logits, axis=-1)
+    for batch in network.look_at_test_split():
+        ranked = np.sort(batch["logits"], axis=-1)
         margin = ranked[:, -1] - ranked[:, -2] if ranked.shape[-1] > 1 else ranked[:, -1]
         labels = batch["label"]
-        columns.append((batch["id"], labels, outputs.logits.argmax(axis=-1), margin))
+        columns.append((batch["id"], labels, batch["logits"].argmax(axis=-1), margin))
         for label in shown:
             rows = np.flatnonzero(labels == label)[: room[label]]
             room[label] -= len(rows)
-            kept.append((outputs.features[rows], labels[rows]))
+            kept.append((batch["features"][rows], labels[rows]))
     records, labels, predictions, margin = map(np.concatenate, zip(*columns, strict=True))
     map_features, map_labels = map(np.concatenate, zip(*kept, strict=True))
     predictions = predictions.astype(labels.dtype)
     return _Tested(records, labels, predictions, margin, map_features, map_labels)
 
 
-def _one_class_map(network: TrainedNetwork, classes: list[int]) -> OneClassMap | None:
+def _one_class_map(network: NetworkAndBank, classes: list[int]) -> OneClassMap | None:
     """The map of the first class that has enough training pictures within reach."""
     train = network.run.dataset.train
     found = _training_records(train, network.bank, classes)
@@ -170,10 +168,10 @@ def _one_class_map(network: TrainedNetwork, classes: list[int]) -> OneClassMap |
         records = found[label][:_ONE_CLASS_POINTS]
         if len(records) < FEWEST:
             continue
-        outputs = network.look(np.stack(pictures(network.run.config, train, records)))
-        points = embedding_map(outputs.features)
+        said = network.look(np.stack(test_pictures(network.run.config, train, records)))
+        points = embedding_map(said["features"])
         if points is not None:
-            correct = outputs.logits.argmax(axis=-1) == label
+            correct = said["logits"].argmax(axis=-1) == label
             return OneClassMap(points, correct, np.array(label))
     return None
 
@@ -200,7 +198,7 @@ def _training_records(
 
 
 def _nearest(
-    network: TrainedNetwork, bank: memory_bank.MemoryBank, tested: _Tested
+    network: NetworkAndBank, bank: memory_bank.MemoryBank, tested: _Tested
 ) -> NeighbourSheet:
     """Neighbours of the most confident mistakes, and of correct answers of different classes."""
     wrong = np.flatnonzero(tested.labels != tested.predictions)
@@ -211,7 +209,7 @@ def _nearest(
     rows = np.concatenate([right[spread], wrong]).astype(int)
     test = network.run.dataset.test
     records = tested.records[rows]
-    images = np.stack(pictures(network.run.config, test, records.tolist()))
+    images = np.stack(test_pictures(network.run.config, test, records.tolist()))
     return neighbourhoods.nearest(
         bank,
         network.embed(images),
@@ -221,7 +219,7 @@ def _nearest(
     )
 
 
-def _pulls(network: TrainedNetwork, bank: memory_bank.MemoryBank) -> PullSheet | None:
+def _pulls(network: NetworkAndBank, bank: memory_bank.MemoryBank) -> PullSheet | None:
     """The pull on one training picture of each of a few classes."""
     temperature = getattr(network.run.learner.objective, "sup_temperature", None)
     ids, labels = np.asarray(bank.ids), np.asarray(bank.labels)
@@ -231,14 +229,14 @@ def _pulls(network: TrainedNetwork, bank: memory_bank.MemoryBank) -> PullSheet |
         return None
     rows = known[[firsts[i] for i in spread_classes(len(classes), _SHOWN_QUERIES)]]
     train = network.run.dataset.train
-    images = np.stack(pictures(network.run.config, train, ids[rows].tolist()))
+    images = np.stack(test_pictures(network.run.config, train, ids[rows].tolist()))
     sheet = neighbourhoods.pull(
         bank, network.embed(images), ids[rows], labels[rows], temperature=temperature
     )
     return sheet if sheet.positives.shape[1] else None
 
 
-def _versions(network: TrainedNetwork) -> dict[str, str]:
+def _versions(network: NetworkAndBank) -> dict[str, str]:
     kinds = sorted({device.device_kind for device in network.run.mesh.devices.flat})
     versions = {"cone_jax": cone_jax.__version__, "Python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in _PACKAGES}

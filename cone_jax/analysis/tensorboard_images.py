@@ -9,7 +9,7 @@ import numpy as np
 
 from cone_jax import distributed, memory_bank
 from cone_jax.analysis import neighbourhoods
-from cone_jax.analysis.trained_network import TrainedNetwork, pictures
+from cone_jax.analysis.neighbourhoods import NetworkAndBank
 from cone_jax.data import contact_sheet, datasets
 from cone_jax.training.run import Run
 from cone_jax.training.train_state import TrainState
@@ -50,7 +50,7 @@ class TensorboardImages:
             evaluated, variables, bank = jax.device_get(arrays)
             # To be looked up here alone, not on all devices of the run.
             arrays = (evaluated, variables, None if bank is None else bank.replace(mesh=None))
-        network = TrainedNetwork(run.on_local_devices(), step, *arrays)
+        network = NetworkAndBank(run.on_local_devices(), step, *arrays)
         if network.bank is not None and int(network.bank.filled):
             writer.write_image(step, "neighbours", neighbours_sheet(network))
 
@@ -64,13 +64,13 @@ def samples_sheet(run: Run) -> np.ndarray:
     return np.asarray(contact_sheet.draw(batch["image"][shown], names))
 
 
-def neighbours_sheet(network: TrainedNetwork) -> np.ndarray:
+def neighbours_sheet(network: NetworkAndBank) -> np.ndarray:
     """Test pictures, each in a row with its nearest bank rows and their similarity."""
     run, bank = network.run, network.bank
     assert bank is not None
     test, train = run.dataset.test, run.dataset.train
     queries = np.linspace(0, len(test) - 1, min(_QUERIES, len(test))).astype(int)
-    images = np.stack(pictures(run.config, test, queries.tolist()))
+    images = np.stack(datasets.test_pictures(run.config, test, queries.tolist()))
     labels = np.array([test[query].label for query in queries.tolist()])
     sheet = neighbourhoods.nearest(
         bank, network.embed(images), queries, labels, labels, k=_NEIGHBOURS
@@ -83,7 +83,7 @@ def neighbours_sheet(network: TrainedNetwork) -> np.ndarray:
         captions.append(f"query: {train.class_names[labels[index]]}")
         for place, record in enumerate(sheet.neighbours[index].tolist()):
             known = record != memory_bank.NO_ID
-            tiles.append(pictures(run.config, train, [record])[0] if known else blank)
+            tiles.append(datasets.test_pictures(run.config, train, [record])[0] if known else blank)
             captions.append(_caption(sheet, index, place, train.class_names))
     columns = 1 + sheet.neighbours.shape[1]
     return np.asarray(contact_sheet.draw(np.stack(tiles), captions, columns=columns))

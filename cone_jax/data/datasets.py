@@ -93,3 +93,9 @@ def eval_batches(
     specs = config.data.test_transforms if specs is None else specs
     pipeline = transforms.parse(specs, "data.test_transforms")
     return EvalBatches(source, pipeline, config.evaluation.batch_size, share)
+
+
+def test_pictures(config: ConfigDict, source: Source, records: Sequence[int]) -> list[np.ndarray]:
+    """Records as the network sees them at test time: uint8 [H, W, 3] each."""
+    view = EvalBatches(source, transforms.parse(config.data.test_transforms), batch_size=1)
+    return [view[record]["image"][0] for record in records]

@@ -1,29 +1,29 @@
 """Gets a TFDS data set into the form the source ``tfds`` reads: ArrayRecord.
 
-* Prepared so already: nothing to do.
+* Already prepared so: nothing to do.
 * Prepared as TFRecord, the TFDS default: each file is rewritten beside the old one, and the
-  data set's own description then lists both formats. TensorFlow is not needed.
+  data set's own description then lists both formats. TensorFlow is not needed: TFRecord files are
+  read here.
 * Not prepared: TFDS downloads and builds it, which needs TensorFlow. It must not share an
   environment with this project's run time, so where it is missing the error is the command
   that makes another environment and builds the data set there.
 
-Interrupted, it can be given again: files appear under their names only when complete.
+The same command goes on after an interruption: files appear under their names only when complete.
 
-Reads TFRecord files, the older format of TFDS, without TensorFlow.
-
-A file is a sequence of: length (8 bytes, little-endian), its checksum (4), the record, its
-checksum (4). The checksum of each length is verified, which finds truncation and lost
-positions; those of the records are not, as that takes minutes a gigabyte in Python.
+A TFRecord file is a sequence of: length (8 bytes, little-endian), its checksum (4), the record,
+its checksum (4). The checksum of each length is verified, which finds truncation and lost
+positions; those of the records are not, as that takes minutes per gigabyte in Python.
 """
 
 import importlib.util
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cone_jax import atomic_file
+from cone_jax.console import Report
 from cone_jax.data import array_record_file
 from cone_jax.data.sources import tfds as tfds_source
 from cone_jax.errors import UserError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tensorflow_datasets.core.dataset_builder import DatasetBuilder
 
 
-def prepare(name: str, path: str = "", *, report: Callable[[str], None] = print) -> None:
+def prepare(name: str, path: str = "", *, report: Report = print) -> None:
     """Makes the TFDS set `name` readable in the TFDS ``data_dir`` `path` (empty: TFDS's own).
 
     `report` is given one line of text for each thing done.
@@ -84,7 +84,7 @@ def separate_build(name: str, path: str) -> str:
     )
 
 
-def _convert(builder: "DatasetBuilder", report: Callable[[str], None]) -> None:
+def _convert(builder: "DatasetBuilder", report: Report) -> None:
     """Adds the ArrayRecord form of every file of a data set that is prepared as TFRecord."""
     kind = builder.info.file_format.value
     folder = Path(builder.data_path)

@@ -22,7 +22,7 @@ def analyze(arguments: Arguments, console: Console) -> None:
     names = [group.name for group in groups] if distinct else [e.run.name for e in evidence]
     for item in evidence:
         if item.missing:
-            say(f"left out of {item.run.directory}: {item.missing}")
+            say(f"left out of {item.run.path}: {item.missing}")
     drawn = paper_figures.draw(evidence, names)
     if not drawn:
         raise UserError(f"--workdir ({arguments.workdir}): nothing recorded to draw a figure of")

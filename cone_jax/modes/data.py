@@ -4,13 +4,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import workdir
 from cone_jax.console import plain_lines
 from cone_jax.data import contact_sheet as previews
 from cone_jax.data import packing, preparation
 from cone_jax.errors import UserError
 from cone_jax.modes.command_line import FLAGS, Arguments
-from cone_jax.training.run import Run
+from cone_jax.training.run_directory import RunDirectory
 
 
 def prepare(arguments: Arguments, console: Console) -> None:
@@ -53,7 +52,7 @@ def preview(arguments: Arguments, console: Console) -> None:
         written = previews.write_training_samples(arguments.config, path)
         say(f"written: {written} (augmented training samples with their classes)")
         return
-    run = Run.open(workdir.load_config(arguments.workdir))
+    run = RunDirectory.open(arguments.workdir).run
     if not (step.isdecimal() and 1 <= int(step) <= run.total_steps):
         raise UserError(f"--step ({step!r}) must be one of the run's steps, 1 to {run.total_steps}")
     batch = run.host_batch(int(step))

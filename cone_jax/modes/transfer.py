@@ -6,12 +6,12 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from cone_jax.console import plain_lines
+from cone_jax.console import Report, plain_lines
 from cone_jax.errors import TrainingFailed
 from cone_jax.modes.command_line import Arguments
-from cone_jax.modes.sweep import carry_out, fill_table, number_of_jobs
-from cone_jax.sweeps import runner, transfer_protocol, transfer_results
-from cone_jax.sweeps.runner import CellRun, Say
+from cone_jax.modes.sweep import number_of_jobs
+from cone_jax.sweeps import runner, tables, transfer_protocol, transfer_results
+from cone_jax.sweeps.runner import CellRun
 from cone_jax.sweeps.transfer_protocol import Choice
 from cone_jax.training import pretrained
 
@@ -31,7 +31,7 @@ def transfer(arguments: Arguments, console: Console) -> None:
     say(f"written: {path}")
 
 
-def _fine_tune(arguments: Arguments, jobs: int, say: Say) -> dict[str, Any]:
+def _fine_tune(arguments: Arguments, jobs: int, say: Report) -> dict[str, Any]:
     """The whole protocol, or what is left of it; returns the record of it."""
     recipe, place = arguments.recipe, arguments.workdir
     transfer_protocol.check(arguments.config)
@@ -41,7 +41,7 @@ def _fine_tune(arguments: Arguments, jobs: int, say: Say) -> dict[str, Any]:
     runs = runner.plan(grid, recipe, config, place / GRID_FOLDER)
     say(account)
     to_run = [run for run in runs if not transfer_protocol.diverged(run)]
-    failures = fill_table(grid, runs, place / GRID_FOLDER, jobs=jobs, say=say, to_run=to_run)
+    failures = tables.fill(grid, runs, place / GRID_FOLDER, jobs=jobs, say=say, to_run=to_run)
     if any(runner.result(run) is None and not transfer_protocol.diverged(run) for run in runs):
         raise TrainingFailed(f"{failures[0]}; the same command goes on with what is left")
     choice = transfer_protocol.choose(config, runs)
@@ -52,7 +52,7 @@ def _fine_tune(arguments: Arguments, jobs: int, say: Say) -> dict[str, Any]:
     )
     final = transfer_protocol.final(config, recipe, choice)
     last = runner.plan(final, recipe, config, place)
-    failures = carry_out(last, jobs=1, say=say, finished=lambda: None)
+    failures = runner.carry_out(last, jobs=1, say=say, finished=lambda: None)
     if failures:
         raise TrainingFailed(f"{failures[0]}; the same command tries it again")
     return _record(config, choice, runs, last[0])

@@ -9,7 +9,13 @@ from cone_jax.objectives.objective import (
     Objective,
     StepInputs,
 )
-from cone_jax.objectives.registry import chosen, create, default_settings, names
+from cone_jax.objectives.registry import (
+    chosen,
+    create,
+    declared_metrics,
+    default_settings,
+    names,
+)
 
 __all__ = [
     "Activation",
@@ -21,6 +27,7 @@ __all__ = [
     "StepInputs",
     "chosen",
     "create",
+    "declared_metrics",
     "default_settings",
     "names",
 ]

@@ -8,13 +8,14 @@ The trainer provides what `needs` asks for and nothing else.
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from cone_jax import losses
+from cone_jax.console import Chart, Metric
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
 from cone_jax.settings import Section, field
@@ -97,8 +98,27 @@ class StepInputs(NamedTuple):
 Metrics = dict[str, Float[Array, ""]]
 
 
+LOSS_CHART = Chart("loss", "Loss terms", "loss", "Before weighting.")
+# What several objectives report, and all terms of a loss that are not declared.
+SHARED_METRICS = (
+    Metric("loss_ce", better="lower", chart=LOSS_CHART, label="cross-entropy"),
+    Metric("loss_sup_out", better="lower", chart=LOSS_CHART, label="L_sup_out"),
+    Metric("loss_*", better="lower", chart=LOSS_CHART),
+    Metric(
+        "positives",
+        chart=Chart("positives", "Positives among the neighbours", "positives per query"),
+    ),
+)
+
+
 class Objective(Section, abc.ABC):
-    """A training method. Derive a frozen dataclass from it, with its section's `path`."""
+    """A training method. Derive a frozen dataclass from it, with its section's `path`.
+
+    `metrics` declares what it reports beside the loss. What is not declared is a plain number with
+    a chart of its own.
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]] = ()
 
     @property
     @abc.abstractmethod

@@ -1,10 +1,12 @@
 """Objectives by name."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from cone_jax.console import Metric
 from cone_jax.errors import UserError, closest
 from cone_jax.objectives.binary_cross_entropy import BinaryCrossEntropy
 from cone_jax.objectives.cmsf import Cmsf
@@ -15,7 +17,7 @@ from cone_jax.objectives.l_softmax import LSoftmax
 from cone_jax.objectives.large_margin import LargeMargin
 from cone_jax.objectives.linear import Linear
 from cone_jax.objectives.nnclr import Nnclr
-from cone_jax.objectives.objective import Objective
+from cone_jax.objectives.objective import SHARED_METRICS, Objective
 from cone_jax.objectives.paco import PaCo
 from cone_jax.objectives.simclr import SimClr
 from cone_jax.objectives.supcon import SupCon
@@ -54,6 +56,12 @@ def names() -> tuple[str, ...]:
 def default_settings(name: str) -> ConfigDict:
     """The hyper-parameters of objective `name`, as a config section holds them."""
     return OBJECTIVES[name]().to_config()
+
+
+def declared_metrics() -> tuple[Metric, ...]:
+    """What objectives report about training, by the names they give it."""
+    own = (getattr(OBJECTIVES[name], "metrics", ()) for name in names())
+    return (*SHARED_METRICS, *itertools.chain.from_iterable(own))
 
 
 def create(name: str, settings: Mapping[str, Any]) -> Objective:

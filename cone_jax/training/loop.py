@@ -11,9 +11,10 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from cone_jax import distributed, workdir
-from cone_jax.console import plain_lines
+from cone_jax.console import Report, plain_lines
 from cone_jax.errors import Interrupted, UserError
-from cone_jax.evaluation.evaluator import Evaluator, Report
+from cone_jax.evaluation import registry
+from cone_jax.evaluation.evaluator import Evaluator
 from cone_jax.training import memory, pretrained
 from cone_jax.training.interruption import Interruption
 from cone_jax.training.nonfinite import NonfiniteGuard
@@ -66,9 +67,10 @@ def train(
             workdir.keep_class_names(directory, run.dataset.class_names)
     distributed.barrier("the workdir is claimed")
     keep, best_metric = config.checkpoint.keep, config.checkpoint.best_metric
+    best = {"best_metric": best_metric, "lower_is_better": registry.lower_is_better(config)}
     with (
         disk_errors.explained(directory),
-        Checkpoints(directory, keep=keep, best_metric=best_metric) as checkpoints,
+        Checkpoints(directory, keep=keep, **best) as checkpoints,
     ):
         start = _resume(run, directory, checkpoints, say)
         first_step = int(start.state.step)

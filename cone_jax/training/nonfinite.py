@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cone_jax.console import Report
 from cone_jax.errors import TrainingFailed
-from cone_jax.evaluation.evaluator import Report
 from cone_jax.objectives import Metrics
 from cone_jax.training.run import Run
 from cone_jax.workdir.checkpoints import Checkpoints

@@ -1,9 +1,8 @@
-"""What `init_from` holds: which network it is, and whether the weights are really its own.
+"""Networks that do not start from random weights: what `init_from` holds, and a state made of it.
 
-A grid is long, and a probe of random weights looks like a result: that weights do not fit must
-come out before either begins.
-
-A state that does not start from random weights.
+`adopt` finds out which network it is, `check` and `check_weights` whether the weights are really
+its own. A grid is long, and a probe of random weights looks like a result: that weights do not fit
+must come out before either begins. `load` makes the state.
 """
 
 from pathlib import Path
@@ -15,17 +14,18 @@ from ml_collections import ConfigDict
 
 from cone_jax import interop, models, workdir
 from cone_jax.config.recipe import load_recipe
+from cone_jax.console import Report
 from cone_jax.data import datasets
 from cone_jax.errors import UserError
-from cone_jax.evaluation.evaluator import Report
 from cone_jax.interop import ImportReport, IncompleteImport, metadata
 from cone_jax.settings import Model
 from cone_jax.training.run import Run
+from cone_jax.training.run_directory import RunDirectory
 from cone_jax.training.train_state import TrainState
-from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
 
 # Options of an architecture that decide the shapes of its weights.
 _SHAPE_OPTIONS = ("width", "last_width")
+_SHOWN = 20  # names that are not simply mapped
 
 
 def adopt(config: ConfigDict, recipe: str, step: str) -> ConfigDict:
@@ -39,10 +39,9 @@ def adopt(config: ConfigDict, recipe: str, step: str) -> ConfigDict:
     path = Path(config.init_from).expanduser()
     adopted = config.copy_and_resolve_references()
     if (path / workdir.CONFIG_FILE).exists():
-        run = workdir.load_config(path)
-        number = resolve_step(path, step, best_metric=run.checkpoint.best_metric)
-        adopted.init_from = str(path / CHECKPOINTS_FOLDER / str(number))
-        known = _of_run(run)
+        run = RunDirectory.open(path)
+        adopted.init_from = str(run.checkpoint(step))
+        known = _of_run(run.config)
     elif (path.parent.parent / workdir.CONFIG_FILE).exists():
         known = _of_run(workdir.load_config(path.parent.parent))
     elif (path / metadata.FILE).exists():
@@ -105,9 +104,6 @@ def _account(report: ImportReport) -> str:
         f"{report.source} ({report.layout} names): {len(report.mapped)} arrays taken over, "
         f"{fresh} of the classifier new, {len(report.unexpected)} of no use here"
     )
-
-
-_SHOWN = 20  # names that are not simply mapped
 
 
 def check(run: Run, report: Report) -> None:

@@ -10,18 +10,17 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax import objectives, sharding
+from cone_jax.console import Report
 from cone_jax.data import datasets, pipeline
 from cone_jax.data.datasets import Dataset
 from cone_jax.data.pipeline import DamageTally, Share
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
-from cone_jax.evaluation import classification, registry
-from cone_jax.evaluation.classification import Examples
-from cone_jax.evaluation.evaluator import Evaluator, Report, Variables
+from cone_jax.evaluation import registry
+from cone_jax.evaluation.evaluator import Evaluator
 from cone_jax.training import learner as learners
 from cone_jax.training.learner import Learner
 from cone_jax.training.train_state import TrainState, abstract_state, create_state
-from cone_jax.workdir.checkpoints import Checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,28 +145,6 @@ class Run:
         batches = datasets.train_batches(stage.config, self.dataset.train, length)
         return batches[step - 1 - stage.first_step]
 
-    def restore_network(self, checkpoints: Checkpoints, step: int) -> Variables:
-        """The variables of the network to evaluate, from the checkpoint at `step`.
-
-        They belong to the encoder of ``stage_at(step)``.
-        """
-        self.require_classifier(step)
-        return self.restore_variables(checkpoints, step, "evaluated")
-
-    def restore_variables(self, checkpoints: Checkpoints, step: int, network: str) -> Variables:
-        """The variables of any network in `evaluator.NETWORKS`, from the checkpoint at `step`."""
-        abstract = self.stage_at(step).abstract_state()
-        if network == "key":
-            fields = {
-                "ema_params": abstract.ema_params,
-                "ema_batch_stats": abstract.ema_batch_stats,
-            }
-            restored = checkpoints.restore_fields(step, fields)
-            return {"params": restored["ema_params"], "batch_stats": restored["ema_batch_stats"]}
-        if network != "query" and abstract.averaged is not None:
-            return checkpoints.restore_fields(step, {"averaged": abstract.averaged})["averaged"]
-        return checkpoints.restore_fields(step, abstract.variables)
-
     def require_classifier(self, step: int) -> None:
         """`UserError` where the checkpoint at `step` has no trained classifier."""
         stage = self.stage_at(step)
@@ -201,26 +178,6 @@ class Run:
         for batch in self._read(batches, 0):
             tally.add(batch.pop("damaged"))
             yield batch
-
-    def examine(
-        self,
-        variables: Variables,
-        source: Source,
-        report: Report,
-        *,
-        transforms: Sequence[str] | None = None,
-        classes: Sequence[int] | None = None,
-    ) -> Examples:
-        """What a network makes of every picture of `source`, choosing among `classes` or all."""
-        return classification.examine(
-            self.learner.encoder,
-            variables,
-            self.eval_stream(source, report, transforms),
-            mean=self.learner.mean,
-            std=self.learner.std,
-            mesh=self.mesh,
-            classes=classes,
-        )
 
     def _read(
         self, batches: pipeline.TrainBatches | pipeline.EvalBatches, start: int

@@ -22,8 +22,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from cone_jax.console import plain_lines
+from cone_jax import objectives
+from cone_jax.console import Chart, Metric, plain_lines
+from cone_jax.evaluation.accuracy import ACCURACY_CHART
 from cone_jax.objectives import Metrics
+from cone_jax.objectives.objective import LOSS_CHART
 from cone_jax.workdir.metrics import MetricWriter
 
 # Loss terms first, then what says how well it goes; anything else stays in the metrics file.
@@ -113,6 +116,35 @@ class ProgressDisplay:
 
 
 Window = dict[str, Average]
+
+# What every training step finds, whatever the objective.
+_STEP_METRICS = (
+    Metric("loss", better="lower", chart=LOSS_CHART, label="total"),
+    Metric("top1", unit="share", chart=ACCURACY_CHART, label="{} top-1"),
+    Metric("learning_rate", chart=Chart("learning_rate", "Learning rate", "learning rate")),
+    Metric(
+        "ema_momentum",
+        chart=Chart(
+            "momentum",
+            "Momentum of the key network",
+            "momentum m",
+            "θ_key ← m θ_key + (1 − m) θ_query.",
+            digits=6,
+        ),
+    ),
+    Metric("gradient_norm", chart=Chart("gradient", "Gradient norm", "gradient norm")),
+)
+_CLOCK_METRICS = (
+    Metric("images_per_second", chart=Chart("speed", "Speed", "images per second")),
+    Metric("seconds", better="lower", unit="seconds", drawn=False),
+)
+
+
+def declared_metrics() -> dict[str, Metric]:
+    """What training records, by full names."""
+    found = (*_STEP_METRICS, *objectives.declared_metrics())
+    by_step = {f"train/{metric.name}": metric for metric in found}
+    return by_step | {f"time/{metric.name}": metric for metric in _CLOCK_METRICS}
 
 
 class TrainLog:

@@ -1,14 +1,13 @@
 """Checkpoints of a run: the whole train state, the position in the data, and the progress.
 
 Orbax writes `checkpoints/<step>/` in the background and makes it visible only when complete.
-The latest few are kept, and the best one by a named metric: the highest, or the lowest where the
-metric is an error or a loss.
+The latest few are kept, and the best one by a named metric: the highest, or the lowest where less
+is better.
 """
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,15 +16,13 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from cone_jax import distributed
+from cone_jax.console import Report
 from cone_jax.errors import TrainingFailed, UserError
 from cone_jax.workdir import compatibility, integrity
 
 CHECKPOINTS_FOLDER = "checkpoints"
 # Where checkpoints go that turn out to be damaged: out of the way, but not lost.
 DAMAGED_FOLDER = "damaged"
-
-# Metrics, by the last part of their names, of which less is better.
-LOWER_IS_BETTER = ("loss", "ece", "error", "clean_error", "mce", "relative_mce")
 
 Tree = Any
 
@@ -47,11 +44,13 @@ class Checkpoints:
         *,
         keep: int = 1,
         best_metric: str = "",
+        lower_is_better: bool = False,
         read_only: bool = False,
     ) -> None:
         self._workdir = Path(workdir).absolute()
         self._directory = self._workdir / CHECKPOINTS_FOLDER
         self._best_metric = best_metric
+        self._lower_is_better = lower_is_better
         self._damage: list[str] = []
         if not read_only:  # before Orbax reads anything
             if distributed.is_primary():
@@ -130,7 +129,7 @@ class Checkpoints:
         scored = [(self._rank(m), step) for step, m in measured.items() if self._best_metric in m]
         return max(scored)[1] if scored else None
 
-    def newest_intact_step(self, report: Callable[[str], None]) -> int | None:
+    def newest_intact_step(self, report: Report) -> int | None:
         """The newest checkpoint whose files are as written; None where there never was one.
 
         Damaged ones, which were moved to `damaged/`, are reported. When all are damaged, that is an
@@ -238,7 +237,7 @@ class Checkpoints:
 
     def _rank(self, metrics: dict[str, float]) -> float:
         value = metrics.get(self._best_metric, math.nan)
-        if self._best_metric.rpartition("/")[2] in LOWER_IS_BETTER:
+        if self._lower_is_better:
             value = -value
         return -math.inf if math.isnan(value) else value
 
@@ -260,7 +259,11 @@ def _with_padding(path: tuple[Any, ...], args: ocp.RestoreArgs) -> ocp.RestoreAr
 
 
 def resolve_step(
-    workdir: Path | str, step: int | str | None = "latest", *, best_metric: str = ""
+    workdir: Path | str,
+    step: int | str | None = "latest",
+    *,
+    best_metric: str = "",
+    lower_is_better: bool = False,
 ) -> int:
     """The number of the checkpoint that `step` means: a number, ``latest`` or ``best``.
 
@@ -273,7 +276,9 @@ def resolve_step(
     if step in (None, "latest"):
         return steps[-1]
     if step == "best":
-        with Checkpoints(workdir, best_metric=best_metric, read_only=True) as checkpoints:
+        with Checkpoints(
+            workdir, best_metric=best_metric, lower_is_better=lower_is_better, read_only=True
+        ) as checkpoints:
             best = checkpoints.best_step()
         if best is None:
             raise UserError(f"--step (best): no checkpoint of {workdir} has {best_metric!r}")

@@ -22,9 +22,9 @@ def get_sweep(options: str = "") -> Sweep:
         options,
         title="Other methods with neighbours",
         table="other_nn",
+        row_name="method",
         cells=_cells(_TWICE),
         digits_cells=_cells(_DIGITS_TWICE),
-        row_name="method",
     )
 
 

@@ -6,9 +6,10 @@ from unittest import mock
 import pytest
 
 from cone_jax import config as config_lib
-from cone_jax import workdir
+from cone_jax import settings, workdir
 from cone_jax.config import get_field
 from cone_jax.errors import UserError
+from cone_jax.objectives.cross_entropy import CrossEntropy
 from cone_jax.objectives.registry import OBJECTIVES
 
 
@@ -81,10 +82,10 @@ def test_fields_that_change_nothing_computed_may_change(tmp_path, tiny_config):
 
 
 @dataclasses.dataclass(frozen=True)
-class Passing:
+class Passing(CrossEntropy, path="objective.passing"):
     """A method of a distribution that is not installed for ever."""
 
-    strength: float = 1.0
+    strength: float = settings.field(1.0, "of something")
 
 
 def test_a_run_outlives_methods_that_it_did_not_use(tmp_path):

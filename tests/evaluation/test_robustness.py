@@ -12,7 +12,7 @@ from PIL import Image
 from cone_jax import sharding
 from cone_jax.data import transforms
 from cone_jax.errors import UserError
-from cone_jax.evaluation import corrupted_sets
+from cone_jax.evaluation import accuracy, corrupted_sets
 from cone_jax.evaluation.corruptions import SEVERITIES, CorruptedSource, corrupt
 from cone_jax.evaluation.robustness import Robustness
 from cone_jax.training.run import Run
@@ -155,6 +155,6 @@ def test_pictures_are_cropped_before_they_are_corrupted(run):
 
 
 def test_an_unknown_baseline_is_refused_before_any_work(run, variables, tmp_path, monkeypatch):
-    monkeypatch.setattr(Run, "examine", None)
+    monkeypatch.setattr(accuracy, "examine", None)
     with pytest.raises(UserError, match=r"errors\.csv\) cannot be read"):
         Robustness(baseline=str(tmp_path)).evaluate(run, variables, silent)

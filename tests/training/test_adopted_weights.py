@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cone_jax import models, trained_run, workdir
+from cone_jax import models, workdir
 from cone_jax.errors import UserError
 from cone_jax.interop import files, metadata
 from cone_jax.recipes import transfer
 from cone_jax.training import pretrained
+from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir.checkpoints import Checkpoints
 from tests.models import random_variables
 
@@ -71,7 +72,7 @@ def test_the_step_is_the_users(config, run):
 
 
 def test_an_export_says_what_it_is(config, run, tmp_path):
-    trained = trained_run.open_run(run)
+    trained = RunDirectory.open(run).deployed()
     (tmp_path / "out").mkdir()
     files.write_orbax(tmp_path / "out" / "weights", trained.variables)
     spec = trained.encoder.spec

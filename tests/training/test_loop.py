@@ -6,7 +6,7 @@ from rich.console import Console
 
 from cone_jax import training
 from cone_jax.errors import TrainingFailed, UserError
-from cone_jax.evaluation.accuracy import Classification
+from cone_jax.evaluation.classification import Classification
 from cone_jax.evaluation.evaluator import Outcome
 from cone_jax.training.run import Run
 from cone_jax.workdir.checkpoints import Checkpoints

@@ -10,7 +10,7 @@ import pytest
 
 from cone_jax import sharding, training
 from cone_jax.errors import TrainingFailed
-from cone_jax.evaluation import classification
+from cone_jax.evaluation import inference
 from cone_jax.training import loop, memory
 from cone_jax.training.run import Run
 from cone_jax.workdir.metrics import METRICS_FILE, read_records
@@ -98,9 +98,9 @@ def test_nothing_is_compiled_again_for_an_evaluation_or_a_last_batch(separable_c
     separable_config.batch_size = 24  # of 64 images: the third batch reaches into the next epoch
     separable_config.evaluation.every_epochs = 2.0
     separable_config.evaluation.batch_size = 24  # of 32: the second is not full
-    steps, examinations = training.train_step._cache_size(), classification._examine._cache_size()
+    steps, examinations = training.train_step._cache_size(), inference._forward._cache_size()
     training.train(separable_config, tmp_path)
     records = read_records(tmp_path / METRICS_FILE)
     assert sum("test/top1" in record for record in records) >= 3
     assert training.train_step._cache_size() == steps + 1
-    assert classification._examine._cache_size() == examinations + 1
+    assert inference._forward._cache_size() == examinations + 1

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cone_jax import interop, trained_run, training, workdir
+from cone_jax import interop, training, workdir
 from cone_jax.errors import UserError
 from cone_jax.training import pretrained
 from cone_jax.training.run import Run
+from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir.checkpoints import Checkpoints
 from tests import tiny_run
 
@@ -34,7 +35,7 @@ def short_config(tiny_config):
 @pytest.mark.parametrize("kind", ["run", "export"])
 def test_every_network_of_the_state_starts_from_the_weights(tiny_config, tmp_path, finished, kind):
     source = finished
-    trained = trained_run.open_run(finished)
+    trained = RunDirectory.open(finished).deployed()
     if kind == "export":
         source = interop.export(
             "safetensors", trained.variables, trained.encoder, trained.metadata, tmp_path

@@ -64,7 +64,7 @@ def test_interrupted_equals_uninterrupted_across_the_boundary(two_stages, tmp_pa
 def test_a_step_of_the_first_stage_cannot_be_evaluated(two_stages):
     run = Run.open(two_stages)
     with pytest.raises(UserError, match=r"--step \(4\) is in the first stage of supcon.*after 6"):
-        run.restore_network(None, 4)
+        run.require_classifier(4)
 
 
 def test_a_batch_that_does_not_fit_the_devices_is_named_by_its_stage(two_stages):

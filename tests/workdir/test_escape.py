@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 
 from cone_jax.analysis import run_comparison
-from cone_jax.analysis.recorded_run import RecordedRun
 from cone_jax.data.sources import tfds
 from cone_jax.errors import UserError
 from cone_jax.models import registry
 from cone_jax.modes import command_line
 from cone_jax.sweeps.definition import Cell, Sweep, cell_name
+from cone_jax.training.run_directory import RunDirectory
 from tests.analysis.conftest import one_layer
 
 ROOT = Path(__file__).parents[2]
@@ -153,7 +153,7 @@ def test_metrics_with_hostile_names_are_compared_inside(run, tmp_path):
         shutil.copy(run / "config.json", tmp_path / name)
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     before = contents(tmp_path, tmp_path / "table")
-    runs = [RecordedRun.open(tmp_path / name) for name in ("one", "two")]
+    runs = [RunDirectory.open(tmp_path / name) for name in ("one", "two")]
     run_comparison.write(runs, tmp_path / "table")
     assert contents(tmp_path, tmp_path / "table") == before
     assert len(list((tmp_path / "table" / "figures").glob("*.svg"))) == len(names)
