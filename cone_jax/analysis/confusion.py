@@ -1,7 +1,4 @@
-"""Which classes are mistaken for which.
-
-The picture of a confusion matrix.
-"""
+"""Which classes are mistaken for which: the confusion matrix, its worst cells, its picture."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,6 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cone_jax.analysis import figures
+
+_MOST_CLASSES = 20  # of more classes the hardest are shown
 
 
 class ClassScore(NamedTuple):
@@ -63,9 +62,6 @@ def frequent_mistakes(matrix: np.ndarray, most: int = 10) -> list[Mistake]:
         for row, column in zip(rows, columns, strict=True)
     ]
     return sorted(found, key=lambda mistake: (-mistake.times, mistake))[:most]
-
-
-_MOST_CLASSES = 20  # of more classes the hardest are shown
 
 
 def confusion_figure(matrix: np.ndarray, names: Sequence[str]) -> tuple[Figure, str]:

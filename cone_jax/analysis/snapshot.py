@@ -25,6 +25,13 @@ from cone_jax.data.sources import Source
 
 DIRECTORY = "analysis"
 
+# A map of more points takes longer than a report should, and shows no more.
+_MAP_POINTS_A_CLASS, _ONE_CLASS_POINTS = 50, 300
+# Training records looked at in search of one class; a source cannot be asked for a class.
+_SEARCHED = 3000
+_SHOWN_QUERIES = 4
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
+
 
 class ClassesMap(NamedTuple):
     """Test pictures of up to ten classes."""
@@ -103,14 +110,6 @@ _PARTS: dict[str, Any] = {
 
 def _path(directory: Path, step: int) -> Path:
     return directory / DIRECTORY / f"snapshot-{step}.npz"
-
-
-# A map of more points takes longer than a report should, and shows no more.
-_MAP_POINTS_A_CLASS, _ONE_CLASS_POINTS = 50, 300
-# Training records looked at in search of one class; a source cannot be asked for a class.
-_SEARCHED = 3000
-_SHOWN_QUERIES = 4
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
 
 
 def take(network: NetworkAndBank) -> Snapshot:

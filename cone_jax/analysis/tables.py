@@ -1,7 +1,4 @@
-"""Tables in Markdown.
-
-Tables as CSV, as text and as files.
-"""
+"""Tables as text and as files: Markdown for a person, CSV for a program."""
 
 import csv
 import io

@@ -1,8 +1,8 @@
-"""Pictures in rows with a line of text below each, as one picture.
+"""Contact sheets: pictures in rows, a line of text below each, as one picture.
 
 A sheet of training samples shows what the network will see, with the names of the classes. Wrong
-labels, crops that miss the object and augmentations gone wild are seen in a second here, and in
-a week of training otherwise.
+labels, crops that miss the object and augmentations gone wild show in a second here, and after a
+week of training otherwise.
 """
 
 import os

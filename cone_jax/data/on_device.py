@@ -1,11 +1,11 @@
-"""MixUp and CutMix on the device: pure functions of a key and a batch, for use inside `jit`.
+"""What becomes of a batch of pixels on the device: normalisation, MixUp and CutMix.
 
-Row i is mixed with row B - 1 - i. Batches are already shuffled, so this pairing is as random as a
-permutation, and on a batch sharded over devices it is one exchange between opposite shards; the
-pairing, like everything here, does not depend on the number of devices. One weight, one box and
-one choice between the two methods are drawn for a whole batch, as in the public recipes.
+Pure functions of arrays, and of a key where they draw, for use inside `jit`.
 
-uint8 pixels to what a network sees, on the device.
+MixUp and CutMix mix row i with row B - 1 - i. Batches are already shuffled, so this pairing is as
+random as a permutation, and on a batch sharded over devices it is one exchange between opposite
+shards. The pairing, like everything here, does not depend on the number of devices. One weight, one
+box and one choice between the two methods are drawn for a whole batch, as in the public recipes.
 """
 
 from collections.abc import Sequence

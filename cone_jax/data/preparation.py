@@ -1,19 +1,18 @@
 """Gets a TFDS data set into the form the source ``tfds`` reads: ArrayRecord.
 
-* Prepared so already: nothing to do.
+* Already prepared so: nothing to do.
 * Prepared as TFRecord, the TFDS default: each file is rewritten beside the old one, and the
-  data set's own description then lists both formats. TensorFlow is not needed.
+  data set's own description then lists both formats. TensorFlow is not needed: TFRecord files are
+  read here.
 * Not prepared: TFDS downloads and builds it, which needs TensorFlow. It must not share an
   environment with this project's run time, so where it is missing the error is the command
   that makes another environment and builds the data set there.
 
-Interrupted, it can be given again: files appear under their names only when complete.
+The same command goes on after an interruption: files appear under their names only when complete.
 
-Reads TFRecord files, the older format of TFDS, without TensorFlow.
-
-A file is a sequence of: length (8 bytes, little-endian), its checksum (4), the record, its
-checksum (4). The checksum of each length is verified, which finds truncation and lost
-positions; those of the records are not, as that takes minutes a gigabyte in Python.
+A TFRecord file is a sequence of: length (8 bytes, little-endian), its checksum (4), the record,
+its checksum (4). The checksum of each length is verified, which finds truncation and lost
+positions; those of the records are not, as that takes minutes per gigabyte in Python.
 """
 
 import importlib.util

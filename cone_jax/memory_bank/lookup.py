@@ -182,6 +182,7 @@ def soft_labels(
 ) -> Float[Array, "B C"]:
     """The bank's predictions, weighted by their similarity to each key.
 
+    What `losses.soft_labels` is for anchors at hand, this is for a bank, a block of rows at a time.
     Over *all* valid rows; rows of the result sum to 1. With nothing valid: the mean over all
     rows, which is uniform in a new bank. The predictions are those remembered or, in a bank that
     remembers norms instead, what `classify` says of the embeddings now.

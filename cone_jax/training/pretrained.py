@@ -25,6 +25,7 @@ from cone_jax.training.train_state import TrainState
 
 # Options of an architecture that decide the shapes of its weights.
 _SHAPE_OPTIONS = ("width", "last_width")
+_SHOWN = 20  # names that are not simply mapped
 
 
 def adopt(config: ConfigDict, recipe: str, step: str) -> ConfigDict:
@@ -103,9 +104,6 @@ def _account(report: ImportReport) -> str:
         f"{report.source} ({report.layout} names): {len(report.mapped)} arrays taken over, "
         f"{fresh} of the classifier new, {len(report.unexpected)} of no use here"
     )
-
-
-_SHOWN = 20  # names that are not simply mapped
 
 
 def check(run: Run, report: Report) -> None:

@@ -96,6 +96,14 @@ def follow(rule, start, gradients, decayed):
     return result
 
 
+def random_updates(rate, **fields):
+    """A random problem, and where the optimiser with these settings takes it."""
+    start, gradients = random_problem()
+    settings = config_lib.default().optimizer
+    settings.update(fields)
+    return start, gradients, run_ours(settings, start, gradients, rate=rate)
+
+
 def assert_close(ours, theirs):
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, rtol=2e-4, atol=1e-5, err_msg=name)
@@ -103,10 +111,8 @@ def assert_close(ours, theirs):
 
 @pytest.mark.parametrize("scope", ["all", "exclude_1d"])
 def test_adamw_equals_torch(scope):
-    start, gradients = random_problem()
-    settings = config_lib.default().optimizer
-    settings.name, settings.decay_scope, settings.weight_decay = "adamw", scope, 0.05
-    ours = run_ours(settings, start, gradients, rate=0.1)
+    fields = {"name": "adamw", "decay_scope": scope, "weight_decay": 0.05}
+    start, gradients, ours = random_updates(0.1, **fields)
     params = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
     groups = [
         {"params": [params["kernel"]], "weight_decay": 0.05},
@@ -122,10 +128,8 @@ def test_adamw_equals_torch(scope):
 
 def test_rmsprop_is_tensorflows():
     """mean <- 0.9 mean + 0.1 g^2 from 1; velocity <- 0.9 velocity + rate g / sqrt(mean + 1)."""
-    start, gradients = random_problem()
-    settings = config_lib.default().optimizer
-    settings.name, settings.epsilon, settings.weight_decay = "rmsprop", 1.0, 0.01
-    ours = run_ours(settings, start, gradients, rate=0.2)
+    fields = {"name": "rmsprop", "epsilon": 1.0, "weight_decay": 0.01}
+    start, gradients, ours = random_updates(0.2, **fields)
 
     def rule(x, g, memory, step, is_decayed):
         g = g + 0.01 * x
@@ -140,10 +144,8 @@ def test_rmsprop_is_tensorflows():
 
 @pytest.mark.parametrize("scope", ["all", "exclude_1d"])
 def test_lars_scales_each_layer_and_leaves_the_excluded_alone(scope):
-    start, gradients = random_problem()
-    settings = config_lib.default().optimizer
-    settings.name, settings.decay_scope, settings.weight_decay = "lars", scope, 0.1
-    ours = run_ours(settings, start, gradients, rate=2.0)
+    fields = {"name": "lars", "decay_scope": scope, "weight_decay": 0.1}
+    start, gradients, ours = random_updates(2.0, **fields)
 
     def rule(x, g, memory, step, is_decayed):
         if is_decayed:
@@ -158,11 +160,8 @@ def test_lars_scales_each_layer_and_leaves_the_excluded_alone(scope):
 
 @pytest.mark.parametrize("scope", ["all", "exclude_1d"])
 def test_lamb_rescales_adams_step_to_the_layers_length(scope):
-    start, gradients = random_problem()
-    settings = config_lib.default().optimizer
-    settings.name, settings.decay_scope, settings.weight_decay = "lamb", scope, 0.02
-    settings.epsilon = 1e-6
-    ours = run_ours(settings, start, gradients, rate=0.3)
+    fields = {"name": "lamb", "decay_scope": scope, "weight_decay": 0.02, "epsilon": 1e-6}
+    start, gradients, ours = random_updates(0.3, **fields)
 
     def rule(x, g, memory, step, is_decayed):
         memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g

@@ -1,6 +1,6 @@
-"""Images that fit in memory, from arrays or from ``.npz`` files.
+"""Images that fit in memory: arrays, ``.npz`` files, and scikit-learn's handwritten digits.
 
-scikit-learn's handwritten digits: 1,797 grey 8x8 images that come with the install.
+The digits are 1,797 grey 8x8 images that come with the install.
 """
 
 import zipfile

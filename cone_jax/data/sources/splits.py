@@ -1,9 +1,8 @@
-"""What parts of a data set are called on disk, and which images form a hold-out.
+"""Parts of a data set: what they are called, which images form a hold-out, how they combine.
 
-Folders and files name the same part differently (``val``, ``valid``, ``validation``); many data
-sets come without a part to test on. Both are settled here, once for all sources.
-
-Split expressions for the sources that have none of their own (TFDS has):
+Folders and files name the same part differently (``val``, ``valid``, ``validation``), and many data
+sets come without a part to test on. Both are settled here, once for all sources. Sources without
+split expressions of their own (TFDS has some) take these:
 
     train+validation   both, one after the other
     train[held_out]    the fraction `data.holdout` of each class of train

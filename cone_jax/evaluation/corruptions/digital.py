@@ -1,6 +1,6 @@
-"""What cameras and files do.
+"""What sensors and files do to a picture: noise, contrast, distortion, pixels, JPEG.
 
-Noise. Pictures are float [H, W, 3] in [0, 1], as in all modules of this package.
+Pictures are float [H, W, 3] in [0, 1], as in all modules of this package.
 """
 
 import io

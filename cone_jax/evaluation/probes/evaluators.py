@@ -5,9 +5,7 @@ The training split is seen as test pictures are, without augmentation.
 
 import abc
 import dataclasses
-from typing import ClassVar
-
-from jax.sharding import Mesh
+from typing import Any, ClassVar
 
 from cone_jax.console import Metric, Report
 from cone_jax.evaluation.accuracy import RANKED_METRICS
@@ -45,9 +43,7 @@ class _Probe(Evaluator):
         )
 
     @abc.abstractmethod
-    def _scores(
-        self, train: Labelled, test: Labelled, *, num_classes: int, mesh: Mesh
-    ) -> dict[str, float]:
+    def _scores(self, *sets: Labelled, **common: Any) -> dict[str, float]:
         """What the probe finds, by names such as ``knn20/top1``."""
 
 
@@ -69,17 +65,8 @@ class Knn(_Probe):
     def default_name(self) -> str:
         return f"knn{self.k}{self._suffix}"
 
-    def _scores(
-        self, train: Labelled, test: Labelled, *, num_classes: int, mesh: Mesh
-    ) -> dict[str, float]:
-        return knn.knn_scores(
-            train,
-            test,
-            num_classes=num_classes,
-            mesh=mesh,
-            ks=(self.k,),
-            temperature=self.temperature,
-        )
+    def _scores(self, *sets: Labelled, **common: Any) -> dict[str, float]:
+        return knn.knn_scores(*sets, ks=(self.k,), temperature=self.temperature, **common)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +84,6 @@ class Linear(_Probe):
     def default_name(self) -> str:
         return f"linear{self._suffix}"
 
-    def _scores(
-        self, train: Labelled, test: Labelled, *, num_classes: int, mesh: Mesh
-    ) -> dict[str, float]:
+    def _scores(self, *sets: Labelled, **common: Any) -> dict[str, float]:
         grid = (self.l2,) if self.l2 else linear.L2_GRID
-        return linear.linear_scores(train, test, num_classes=num_classes, mesh=mesh, l2_grid=grid)
+        return linear.linear_scores(*sets, l2_grid=grid, **common)
