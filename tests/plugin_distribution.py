@@ -37,7 +37,8 @@ import numpy as np
 
 from cone_jax import losses
 from cone_jax.data.sources import Record
-from cone_jax.evaluation.accuracy import Classification
+from cone_jax.console import Metric
+from cone_jax.evaluation.classification import Classification
 from cone_jax.evaluation.evaluator import Evaluator, Outcome
 from cone_jax.objectives import Needs
 
@@ -98,7 +99,7 @@ def open_spots(split, options):
 class Worst(Evaluator):
     """How confident the network is where it is least so."""
 
-    metrics: ClassVar[tuple[str, ...]] = ("confidence",)
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("confidence", unit="share"),)
 
     @property
     def default_name(self):

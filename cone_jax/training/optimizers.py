@@ -1,4 +1,4 @@
-"""Optimisers by name, assembled from optax; the learning rate as a function of the step."""
+"""Optimisers by name, assembled from optax, and the learning rate as a function of the step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -38,7 +38,7 @@ def in_the_project(monkeypatch):
 @pytest.fixture
 def two_runs(tmp_path):
     return [
-        make_run(tmp_path / name, name, top1=top1).directory
+        make_run(tmp_path / name, name, top1=top1).path
         for name, top1 in (("cone", 0.9), ("cross_entropy", 0.8))
     ]
 
