@@ -3,11 +3,11 @@
     python scripts/way_of_a_batch.py                 # the list, in the order of first use
     python scripts/way_of_a_batch.py --mermaid       # the picture of docs/design.md: who calls whom
 
-It trains `configs/digits.py` in a temporary directory, with a checkpoint after two steps, and watches
-every call. A file is on the way when one of its functions runs between the moment the loop asks for
-its first batch and the moment the checkpoint is written, or when it is on the way from `main.py` to
-the loop. What ran before the first batch, to set the run up, is listed apart; being imported is not
-enough for either list.
+It trains `configs/digits.py` in a temporary directory, with a checkpoint after two steps, and
+watches every call. A file is on the way when one of its functions runs between the moment the loop
+asks for its first batch and the moment the checkpoint is written, or when it is on the way from
+`main.py` to the loop. What ran before the first batch, to set the run up, is listed apart. Being
+imported is not enough for either list.
 """
 
 import argparse

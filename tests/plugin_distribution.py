@@ -36,18 +36,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from cone_jax import losses
-from cone_jax.data.sources import Record
 from cone_jax.console import Metric
+from cone_jax.data.sources import Record
 from cone_jax.evaluation.classification import Classification
 from cone_jax.evaluation.evaluator import Evaluator, Outcome
-from cone_jax.objectives import Needs
+from cone_jax.objectives import Needs, Objective
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaled:
+class Scaled(Objective, path="objective.scaled"):
     """Cross-entropy times a factor."""
 
-    factor: float = 2.0
+    factor: float = field(2.0, "of the loss")
 
     @property
     def needs(self):

@@ -15,7 +15,7 @@ from cone_jax.console import Report, plain_lines
 from cone_jax.errors import Interrupted, UserError
 from cone_jax.evaluation import registry
 from cone_jax.evaluation.evaluator import Evaluator
-from cone_jax.training import memory, pretrained
+from cone_jax.training import pretrained, profiling
 from cone_jax.training.interruption import Interruption
 from cone_jax.training.nonfinite import NonfiniteGuard
 from cone_jax.training.profiling import Profile
@@ -126,7 +126,7 @@ def _run_stage(
         epoch_zero=stage.first_step,
     )
     profile = Profile(stage.config.profile_steps, checkpoints.workdir)
-    with display, memory.explained(stage.config, stage.mesh), contextlib.closing(profile):
+    with display, profiling.explained(stage.config, stage.mesh), contextlib.closing(profile):
         return _fit(stage, start, checkpoints, writer, display, interruption, watch, profile)
 
 
@@ -151,7 +151,7 @@ def _fit(
     guard = NonfiniteGuard(run, checkpoints, writer, display.say, start.progress["skipped"])
     for step, batch in enumerate(stream, start=first_step + 1):
         if step == first_step + 1:
-            display.say(memory.overview(state, batch))
+            display.say(profiling.overview(state, batch))
         profile.before(step)
         state, metrics = train_step(state, batch)
         if traced := profile.after(step, metrics):

@@ -1,6 +1,7 @@
 """A run as its config defines it: data, devices, lengths. What training and evaluation share."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -67,6 +68,7 @@ class Run:
             run = dataclasses.replace(run, following=stage(stage_config, run.last_step))
         for each in run.stages:
             each._check_image_size()
+            _ = each.evaluators  # prepared before the first batch
         return run
 
     @property
@@ -154,7 +156,7 @@ class Run:
                 f"trains no classifier; choose one after {stage.last_step}"
             )
 
-    @property
+    @functools.cached_property
     def evaluators(self) -> tuple[Evaluator, ...]:
         """Those of the config that this stage has a classifier and a network for."""
         return tuple(filter(self.can_serve, registry.parse(self.config.evaluation.evaluators)))
