@@ -12,6 +12,7 @@ imported is not enough for either list.
 
 import argparse
 import contextlib
+import functools
 import io
 import sys
 import tempfile
@@ -25,12 +26,15 @@ sys.path.insert(0, str(ROOT))
 # The calls with which the way of batches begins and ends.
 LOOP = ("cone_jax/training/loop.py", "_fit")
 SAVE = ("cone_jax/workdir/checkpoints.py", "save")
-# Eleven steps are an epoch; the evaluation comes at the end, after the first checkpoint.
+# A small network, since every call is watched. The evaluation comes after the checkpoint.
 SETTINGS = (
     "--config=configs/digits.py",
     "--config.steps=3",
+    "--config.batch_size=479",  # three steps per epoch
+    "--config.model.options.width=4",
+    "--config.model.head_hidden=16",
     "--config.log_every=1",
-    f"--config.checkpoint.every_epochs={2 / 11}",
+    f"--config.checkpoint.every_epochs={2 / 3}",
     "--config.evaluation.every_epochs=0.0",
 )
 
@@ -67,13 +71,20 @@ class Way:
             if (file := project_file(caller)) is not None:
                 callers.append((file, caller.f_code.co_name, calling_file(caller, file)))
             caller = caller.f_back
+        self.of_batches["main.py"] = ("main", "")
         for file, function, calling in reversed(callers):
-            self.of_batches.setdefault(file, (function, calling))
+            self.of_batches.setdefault(file, (function, calling or "main.py"))
 
 
 def project_file(frame: FrameType) -> str | None:
     """The file of a frame, relative to the project; None for other people's code."""
-    path = Path(frame.f_code.co_filename)
+    return relative_to_project(frame.f_code.co_filename)
+
+
+@functools.cache
+def relative_to_project(name: str) -> str | None:
+    """The path of a file below the project; asked for in every call."""
+    path = Path(name)
     if not path.is_absolute() or not path.is_relative_to(ROOT):
         return None
     relative = path.relative_to(ROOT)

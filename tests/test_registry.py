@@ -169,7 +169,7 @@ def test_two_plugins_of_one_name_are_refused(install, sizes):
 @pytest.mark.parametrize(
     ("parts", "wrong", "reason"),
     [
-        (OBJECTIVES, "def huge(): pass", "a dataclass whose fields all have defaults"),
+        (OBJECTIVES, "def huge(): pass", "a subclass of cone_jax.objectives.Objective"),
         (BACKBONES, "huge = 3", "a function"),
         (SOURCES, "huge = 3", "a function"),
         (KINDS, "class huge: pass", "a subclass of cone_jax.evaluation.evaluator.Evaluator"),

@@ -154,5 +154,5 @@ def test_the_network_is_exported_and_classifies_pictures(run, main, place, expor
 def test_the_report_shows_them(run, main):
     assert main(["report", f"--workdir={run}"]) == 0
     page = (run / "report.html").read_text()
-    for text in ("plain_net", "focal", "worst/accuracy", "listed", "easy samples"):
+    for text in ("plain_net", "focal", "worst/accuracy", "listed", "Easy samples"):
         assert text in page

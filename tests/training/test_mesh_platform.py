@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from cone_jax import sharding, training
-from cone_jax.training import learner, memory
+from cone_jax.training import learner, profiling
 from cone_jax.training.train_state import abstract_state
 
 
@@ -40,7 +40,8 @@ def mesh_of(platform: str, devices: int = 2) -> Mesh:
 
 
 def trace_step(config, mesh):
-    state = abstract_state(config, num_classes=10, steps_per_epoch=4, mesh=mesh)
+    made = learner.build(config, num_classes=10, steps_per_epoch=4, mesh=mesh)
+    state = abstract_state(made)
     size = config.data.image_size
 
     def rows(shape, dtype):
@@ -87,6 +88,6 @@ def test_a_step_is_lowered_for_a_tpu_without_one(tiny_config):
 
 
 def test_out_of_memory_advises_half_precision_where_that_is_fast(tiny_config):
-    assert "bfloat16" in memory._advice(tiny_config, mesh_of("tpu"))
-    assert "bfloat16" not in memory._advice(tiny_config, mesh_of("cpu"))
-    assert "bank.sharding" not in memory._advice(tiny_config, mesh_of("tpu", devices=1))
+    assert "bfloat16" in profiling._advice(tiny_config, mesh_of("tpu"))
+    assert "bfloat16" not in profiling._advice(tiny_config, mesh_of("cpu"))
+    assert "bank.sharding" not in profiling._advice(tiny_config, mesh_of("tpu", devices=1))
