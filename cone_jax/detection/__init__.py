@@ -6,6 +6,7 @@ plain arrays and are useful by themselves.
 
 from cone_jax.detection.backbone import Backbone, is_frozen
 from cone_jax.detection.batch import Detections, GroundTruth, normalise
+from cone_jax.detection.boxes import iou
 from cone_jax.detection.detector import Detector
 from cone_jax.detection.roi_pooling import crop_masks, multilevel_roi_align, roi_align
 from cone_jax.detection.settings import Settings
@@ -18,6 +19,7 @@ __all__ = [
     "GroundTruth",
     "Settings",
     "crop_masks",
+    "iou",
     "is_frozen",
     "multilevel_roi_align",
     "nms",
