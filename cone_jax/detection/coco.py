@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from cone_jax.detection import transforms
+from cone_jax.detection import pasting, transforms
 from cone_jax.errors import UserError
 
 Segmentation = list[list[float]] | dict[str, Any] | None
@@ -102,7 +102,11 @@ def load(
     frames = record.boxes.copy()
     if masks:
         for place, (box, code) in enumerate(zip(record.boxes, record.segmentations, strict=True)):
-            bitmap = decode_mask(code, record.size)
+            try:
+                bitmap = decode_mask(code, record.size)
+            except ValueError as error:
+                name = f"image_id {record.image_id}, {record.path.name}"
+                raise UserError(f"segmentation of {name}: {error}; correct the JSON") from error
             crops[place], frames[place] = transforms.crop_mask(bitmap, box, mask_side)
     return transforms.Example(image, record.boxes, record.classes, record.crowd, crops, frames)
 
@@ -116,14 +120,12 @@ def decode_mask(segmentation: Segmentation, size: tuple[int, int]) -> np.ndarray
     from pycocotools import mask as coco_mask
 
     if isinstance(segmentation, dict):
-        code = segmentation
-        if isinstance(code["counts"], list):
-            code = coco_mask.frPyObjects(code, *size)
-        elif isinstance(code["counts"], str):
-            code = {**code, "counts": code["counts"].encode()}
+        counts = segmentation["counts"]
+        if isinstance(counts, list):
+            counts = coco_mask.frPyObjects(segmentation, *size)["counts"]
     else:
-        code = coco_mask.merge(coco_mask.frPyObjects(segmentation, *size))
-    return np.asarray(coco_mask.decode(code)).astype(bool)
+        counts = coco_mask.merge(coco_mask.frPyObjects(segmentation, *size))["counts"]
+    return pasting.decode_mask(counts.encode() if isinstance(counts, str) else counts, size)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ def paste_mask(
     boolean, without it float32.
 
     >>> paste_mask(np.ones((2, 2)), np.array([1.0, 0.0, 4.0, 3.0]), (3, 6)).astype(int).tolist()
-    [[0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0]]
+    [[0, 0, 1, 1, 0, 0], [0, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 0]]
     """
     height, width = size
     side = mask.shape[-1]
@@ -56,6 +56,33 @@ def encode_mask(mask: np.ndarray) -> dict[str, Any]:
 
     code = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
     return {"size": [int(side) for side in code["size"]], "counts": code["counts"].decode()}
+
+
+def decode_mask(counts: bytes, size: tuple[int, int]) -> np.ndarray:
+    """COCO's compressed run-length code -> bool [H, W].
+
+    Runs go down the columns, zeros first. Each is a number of 5-bit digits, and from the third
+    on the difference to the run before the last. (pycocotools' own decoder warns with NumPy 2.)
+
+    >>> decode_mask(b"22", (2, 2)).tolist()
+    [[False, True], [False, True]]
+    """
+    runs: list[int] = []
+    value = shift = 0
+    for byte in counts:
+        digit = byte - 48
+        value |= (digit & 0x1F) << shift
+        shift += 5
+        if digit & 0x20:  # more digits follow
+            continue
+        if digit & 0x10:  # negative
+            value -= 1 << shift
+        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+        value = shift = 0
+    height, width = size
+    if min(runs, default=0) < 0 or sum(runs) != height * width:
+        raise ValueError(f"the runs of a mask must add up to {height} x {width} pixels")
+    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
 
 
 def _expanded(box: np.ndarray, scale: float) -> tuple[int, int, int, int]:

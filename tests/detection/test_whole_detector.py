@@ -137,7 +137,7 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
             assert not np.any(renamed[name]), "frozen"
             continue
         difference = renamed[name] - expected
-        assert np.abs(difference).max() < 1e-5, name
+        assert np.abs(difference).max() < 2e-5 * max(1, np.abs(expected).max()), name
         # Of millions of ReLUs some are so close to 0 that rounding opens or closes them.
         assert np.linalg.norm(difference) < 2e-4 * np.linalg.norm(expected), name
 
