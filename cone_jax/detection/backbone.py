@@ -72,7 +72,11 @@ class Backbone(nn.Module):
     def _layers(self, stage: int, train: bool) -> Layers:
         settings = self.settings
         if settings.backbone_norm == "frozen" or stage < settings.freeze_at:
-            return FrozenLayers(dtype=settings.compute_dtype, epsilon=settings.norm_epsilon)
+            return FrozenLayers(
+                dtype=settings.compute_dtype,
+                plain_operations=settings.plain_operations,
+                epsilon=settings.norm_epsilon,
+            )
         return head_layers(settings).training(train)
 
 
@@ -101,6 +105,7 @@ def head_layers(settings: Settings) -> Layers:
         dtype=settings.compute_dtype,
         bn_momentum=settings.bn_momentum,
         bn_groups=settings.bn_groups,
+        plain_operations=settings.plain_operations,
     )
 
 

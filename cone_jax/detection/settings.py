@@ -31,6 +31,7 @@ class Settings:
     width: int = 64  # planes of the first stage
     neck: Neck = "fpn"
     dtype: Dtype = "float32"  # of the computation; parameters are float32
+    plain_operations: bool = False  # XLA's own everywhere, for programs that leave this machine
     remat: bool = False  # residual blocks are computed again in the backward pass
 
     backbone_norm: BackboneNorm = "frozen"

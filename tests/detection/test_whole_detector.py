@@ -104,6 +104,7 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
         freeze_at=0,
         rpn_samples=8000,
         roi_samples=64,
+        plain_operations=True,  # Winograd's convolutions round more coarsely
         **PROPOSALS,
     )
     variables = torchvision_names.from_torchvision(random_weights.arrays(network), settings)
@@ -137,9 +138,10 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
             assert not np.any(renamed[name]), "frozen"
             continue
         difference = renamed[name] - expected
-        assert np.abs(difference).max() < 2e-5 * max(1, np.abs(expected).max()), name
-        # Of millions of ReLUs some are so close to 0 that rounding opens or closes them.
-        assert np.linalg.norm(difference) < 2e-4 * np.linalg.norm(expected), name
+        assert np.abs(difference).max() < 1e-5 * max(1, np.abs(expected).max()), name
+        # A ReLU within rounding of 0 opens in one program and not in the other. PyTorch's own
+        # float32 gradients differ from its float64 ones by 1e-4 of the largest for this reason.
+        assert np.linalg.norm(difference) < 1e-4 * np.linalg.norm(expected), name
 
 
 @functools.cache
