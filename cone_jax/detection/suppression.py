@@ -38,9 +38,8 @@ def nms(
     box that does not exist. Only boxes of the same group suppress each other, e.g. of one class
     or one level; comparing groups costs less precision than the usual shift of coordinates.
 
-    Sorted boxes are decided in tiles: those kept from earlier tiles suppress first, then the tile
-    is iterated until nothing changes, which is the greedy result. The loop ends as soon as
-    `max_outputs` boxes are found.
+    Tiles of sorted boxes are decided in turn, until `max_outputs` are found: what earlier tiles
+    kept suppresses first, then the tile is iterated until nothing changes, the greedy result.
 
     >>> boxes = jnp.array([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.0], [5.0, 5.0, 6.0, 6.0]])
     >>> index, valid = nms(boxes, jnp.array([0.8, 0.9, 0.5]), iou_threshold=0.5, max_outputs=3)
@@ -82,12 +81,14 @@ def nms(
             kept.groups.at[target].set(group, mode="drop"),
         )
 
-    zero = jnp.zeros((), jnp.int32)
-    empty = jnp.zeros(max_outputs, jnp.int32)
-    start = _Kept(zero, zero, empty, jnp.zeros((max_outputs, 4)), empty)
-    kept = lax.while_loop(unfinished, next_tile, start)
+    kept = lax.while_loop(unfinished, next_tile, _nothing(max_outputs))
     valid = jnp.arange(max_outputs) < kept.found
     return jnp.where(valid, order[kept.place], 0), valid
+
+
+def _nothing(max_outputs: int) -> _Kept:
+    zero, empty = jnp.zeros((), jnp.int32), jnp.zeros(max_outputs, jnp.int32)
+    return _Kept(zero, zero, empty, jnp.zeros((max_outputs, 4)), empty)
 
 
 def _overlaps(

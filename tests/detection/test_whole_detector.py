@@ -23,6 +23,14 @@ THEIR_PROPOSALS = {
     for mode in ("train", "test")
 }
 
+THEIR_NAMES = {
+    "rpn_objectness": "loss_objectness",
+    "rpn_box": "loss_rpn_box_reg",
+    "classification": "loss_classifier",
+    "box": "loss_box_reg",
+    "mask": "loss_mask",
+}
+
 
 def test_detections_are_torchvisions():
     """ResNet-50 with a feature pyramid, two pictures of different sizes in one batch."""
@@ -122,15 +130,10 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
 
     grad = jax.jit(jax.grad(losses, has_aux=True))
     gradients, ours = grad(variables["params"], jax.random.key(0))
-    names = {
-        "rpn_objectness": "loss_objectness",
-        "rpn_box": "loss_rpn_box_reg",
-        "classification": "loss_classifier",
-        "box": "loss_box_reg",
-        "mask": "loss_mask",
-    }
     for name, value in ours.items():
-        np.testing.assert_allclose(value, theirs[names[name]], rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            value, theirs[THEIR_NAMES[name]], rtol=1e-5, atol=1e-5, err_msg=name
+        )
         assert value > 1e-3
     renamed = torchvision_names.to_torchvision({**variables, "params": gradients}, settings)
     for name, expected in their_gradients.items():
