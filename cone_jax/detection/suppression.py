@@ -67,12 +67,12 @@ def nms(
         these = lax.dynamic_slice_in_dim(sorted_boxes, start, tile)
         group = lax.dynamic_slice_in_dim(sorted_groups, start, tile)
         alive = lax.dynamic_slice_in_dim(exists, start, tile)
-        hit = _overlaps(these, group, kept.boxes, kept.groups, iou_threshold)
         filled = jnp.arange(max_outputs) < kept.found
+        hit = _overlaps(these, group, kept.boxes, kept.groups, iou_threshold)
         alive &= ~jnp.any(hit & filled[None, :], axis=1)
         alive = _greedy(alive, _overlaps(these, group, these, group, iou_threshold))
-        target = kept.found + jnp.cumsum(alive) - 1
-        target = jnp.where(alive, target, max_outputs)  # beyond the buffers: dropped
+        # What goes beyond the buffers is dropped.
+        target = jnp.where(alive, kept.found + jnp.cumsum(alive) - 1, max_outputs)
         return _Kept(
             kept.tile + 1,
             jnp.minimum(kept.found + jnp.sum(alive), max_outputs),
@@ -82,13 +82,17 @@ def nms(
         )
 
     kept = lax.while_loop(unfinished, next_tile, _nothing(max_outputs))
-    valid = jnp.arange(max_outputs) < kept.found
-    return jnp.where(valid, order[kept.place], 0), valid
+    return _indices(kept, order)
 
 
 def _nothing(max_outputs: int) -> _Kept:
     zero, empty = jnp.zeros((), jnp.int32), jnp.zeros(max_outputs, jnp.int32)
     return _Kept(zero, zero, empty, jnp.zeros((max_outputs, 4)), empty)
+
+
+def _indices(kept: _Kept, order: Int[Array, " N"]) -> tuple[Array, Array]:
+    valid = jnp.arange(len(kept.place)) < kept.found
+    return jnp.where(valid, order[kept.place], 0), valid
 
 
 def _overlaps(
