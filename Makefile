@@ -3,13 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test docs-check bench browser lint audit
+.PHONY: train test test-quick docs-check bench browser lint audit
 
 train: $(VENV)/runtime.stamp
 	$(BIN)/python main.py --config=configs/digits.py --workdir=runs/digits
 
 test: lint browser
 	$(BIN)/python -m pytest
+
+# Less than four minutes on two cores: what needs neither long compilations nor several processes.
+QUICK := config configs data memory_bank sweeps docs/test_documents.py test_atomic_file.py \
+	test_losses.py test_momentum.py test_package.py test_project.py test_registry.py \
+	test_security.py test_spec_strings.py test_structure.py
+
+test-quick: lint
+	$(BIN)/python -m pytest $(addprefix tests/,$(QUICK))
 
 # Links, file names, commands and examples of README and docs; a part of `test`.
 docs-check: $(VENV)/dev.stamp

@@ -1,74 +1,8 @@
-"""The only entry point: ``python main.py --config=... --workdir=... --mode=...``."""
+"""``python main.py --config=... --workdir=... --mode=...``: the command `cone`, in a clone."""
 
-import logging
-import shlex
-import signal
-import sys
-import traceback
-from collections.abc import Sequence
+from cone_jax.__main__ import main, run
 
-from cone_jax import runtime
-
-runtime.set_up()  # JAX reads these settings when it is first imported
-
-from rich.console import Console
-
-from cone_jax import command_line, disk_errors, distributed
-from cone_jax.errors import Failure, Interrupted, UserError
-from cone_jax.modes import MODES
-
-
-def main(argv: Sequence[str]) -> int:
-    """Runs one command; returns the exit code."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    help_lines = {name: mode.help for name, mode in MODES.items()}
-    if any(argument in ("-h", "-help", "--help", "--helpfull", "--helpshort") for argument in argv):
-        print(command_line.help_text(help_lines))
-        return 0
-    # Orbax and Grain log their inner workings; a user wants warnings only. What goes wrong in
-    # their threads is raised in ours as well.
-    logging.getLogger("absl").setLevel(logging.WARNING)
-    logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    try:
-        arguments = command_line.parse(argv, help_lines)
-        mode = MODES[arguments.mode]
-        if not mode.joint:
-            distributed.refuse_company(arguments.mode, arguments.flags["coordinator"])
-        distributed.initialize(
-            *(arguments.flags[name] for name in ("coordinator", "num_processes", "process_id"))
-        )
-        quiet = not distributed.is_primary()
-        # Without markup: names of files and classes may look like it.
-        with distributed.lost_processes_explained():
-            mode.run(arguments, Console(highlight=False, quiet=quiet, markup=False))
-    except UserError as error:
-        errors.print(f"error: {error}")
-        return 2
-    except Interrupted as stopped:
-        command = shlex.join(["python", "main.py", *argv])
-        errors.print(f"{stopped}; continue with: {command}")
-    except KeyboardInterrupt:  # where there is nothing to save
-        errors.print("interrupted")
-        return 128 + signal.SIGINT
-    except Failure as error:
-        errors.print(f"failed: {error}")
-        return 1
-    except OSError as error:
-        if disk_errors.reason(error) is None:
-            raise
-        errors.print(f"failed: {error}")
-        return 1
-    return 0
-
+__all__ = ["main"]
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        # Names of files may be no text in any encoding.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    try:
-        code = main(sys.argv[1:])
-    except Exception:  # a bug, told as ever; but Python's own end would wait for other processes
-        traceback.print_exc()
-        code = 1
-    distributed.leave(code)
+    run()

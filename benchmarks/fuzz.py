@@ -29,9 +29,9 @@ from PIL import Image
 
 from cone_jax import config as config_lib
 from cone_jax import workdir as workdirs
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.data import decode
 from cone_jax.errors import Failure, UserError
+from cone_jax.workdir.checkpoints import Checkpoints
 
 LONGEST = 10.0  # seconds for one input
 GROWTH = 100.0  # megabytes of resident memory from the first tenth of the inputs to the last

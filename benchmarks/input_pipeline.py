@@ -45,7 +45,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from cone_jax.data import decode, pipeline, transforms
-from cone_jax.data.order import TrainOrder, sample_rng
+from cone_jax.data.pipeline import TrainOrder, sample_rng
 from cone_jax.data.sources.array import ArraySource
 from cone_jax.data.sources.image_folder import ImageFolderSource, open_image_folder
 from cone_jax.data.sources.source import Source
@@ -327,7 +327,7 @@ def print_input_wait(cifar_dir: str) -> None:
     from cone_jax import runtime
 
     runtime.use_fast_cpu_convolutions()  # before JAX starts
-    from configs import cifar, digits
+    from cone_jax.recipes import cifar, digits
 
     share = input_wait(digits.get_config(), warmup=22, steps=200)
     print(f"digits recipe: {share:.1%} of the step time is spent waiting for input")

@@ -28,9 +28,9 @@ import jax
 import numpy as np
 
 from cone_jax import workdir
-from cone_jax.checkpointing import Checkpoints
-from cone_jax.metric_writers import METRICS_FILE
 from cone_jax.training.run import Run
+from cone_jax.workdir.checkpoints import Checkpoints
+from cone_jax.workdir.metrics import METRICS_FILE
 
 # Small enough to start in seconds, long enough to be hit everywhere: frequent checkpoints and
 # evaluations, records that do not fall on the same steps.
@@ -69,8 +69,8 @@ def start(directory: Path, steps: int) -> subprocess.Popen:
 def announce(said: Path, arguments: list[str]) -> int:
     """`main.py`, that writes to `said` when it begins to compile or evaluate, and when it ends."""
     import main as program
-    from cone_jax.evaluation.accuracy import Classification
-    from cone_jax.training import memory
+    from cone_jax.evaluation.classification import Classification
+    from cone_jax.training import profiling
 
     def announced(moment, function):
         @functools.wraps(function)
@@ -84,7 +84,7 @@ def announce(said: Path, arguments: list[str]) -> int:
 
         return call
 
-    memory.overview = announced("compiling", memory.overview)  # the first that needs the step
+    profiling.overview = announced("compiling", profiling.overview)  # the first that needs the step
     Classification.evaluate = announced("evaluating", Classification.evaluate)
     return program.main(arguments)
 

@@ -8,7 +8,7 @@ others, and the fastest of the rounds counts, since what else the machine does c
 time. On a CPU it is processor time, all cores together, which other programs disturb less than
 they do the clock on the wall. Compare ratios, not seconds.
 `--plain` adds, for each, the same step with XLA's own convolutions throughout, which is what the
-forms for CPUs in cone_jax/models/convolution.py replace.
+forms for CPUs in cone_jax/models/cpu/convolution.py replace.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def main() -> None:
         spec = models.ModelSpec(name, 1000, projection=None)
         steps[name] = compile_step(models.build(spec), arguments.batch, arguments.size)
         if arguments.plain:
-            plain = models.build(spec, plain_operations=True)
+            plain = models.build(spec, platform=models.ANY_PLATFORM)
             steps[f"{name} plain"] = compile_step(plain, arguments.batch, arguments.size)
     seconds = interleaved.fastest(steps, arguments.rounds, wall=False)
     print(f"{arguments.batch} images of {arguments.size} px, {jax.default_backend()}")

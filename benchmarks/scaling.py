@@ -33,11 +33,8 @@ from jax.sharding import NamedSharding
 
 from cone_jax import config as config_lib
 from cone_jax import sharding, training
-from cone_jax.models.layers import Layers
+from cone_jax.training import learner as learners
 from cone_jax.training.train_state import abstract_state
-
-# The arithmetic of an accelerator, which does not get the forms for CPUs.
-Layers.for_cpu = False  # type: ignore[assignment,method-assign]
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "pred": 1, "s8": 1, "u8": 1, "f16": 2, "s64": 8}
@@ -78,7 +75,11 @@ def compile_for(devices: int, arguments: argparse.Namespace) -> Compiled:
     config.bank.size = arguments.bank
     config.bank.sharding = arguments.sharding
     mesh = sharding.make_mesh(jax.devices()[:devices])
-    state = abstract_state(config, num_classes=arguments.classes, steps_per_epoch=1000, mesh=mesh)
+    # The arithmetic of an accelerator, on the virtual devices of a CPU.
+    learner = learners.build(
+        config, num_classes=arguments.classes, steps_per_epoch=1000, mesh=mesh, platform="tpu"
+    )
+    state = abstract_state(learner)
     split = sharding.split(mesh)
 
     def rows(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:

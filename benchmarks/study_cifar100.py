@@ -42,8 +42,9 @@ runtime.set_up()
 import study_report
 from rich.console import Console
 
-from cone_jax import atomic_file, recipe_file, training, workdir
-from cone_jax.errors import Interrupted
+from cone_jax import atomic_file, training, workdir
+from cone_jax.config import recipe
+from cone_jax.errors import Interrupted, TrainingFailed
 from cone_jax.sweeps import definition, runner
 from cone_jax.sweeps.train_cell import RESULT_FILE
 
@@ -143,7 +144,7 @@ class Study:
 
     def task(self, part: str, regime: str, method: Method, candidate: int, seed: int) -> Task:
         options = [name for name in (REGIMES[regime].options, method.options) if name]
-        config = recipe_file.load_recipe(str(ROOT / "configs/cifar_small.py"), ",".join(options))
+        config = recipe.load_recipe(str(ROOT / "configs/cifar_small.py"), ",".join(options))
         settings = {
             "data.path": self.data,
             "seed": seed,
@@ -271,7 +272,7 @@ def main() -> None:
         if "final" in arguments.parts:
             for regime in arguments.regimes.split(","):
                 study.carry_out(study.final(regime, methods))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TrainingFailed):
         sys.exit("stopped; the same command goes on")
     study.write_document()
     print(f"see {study.document}")

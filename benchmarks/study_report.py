@@ -18,8 +18,9 @@ from ml_collections import ConfigDict
 import cone_jax
 from cone_jax import atomic_file
 from cone_jax.analysis import figure_style
-from cone_jax.analysis.markdown_table import markdown_table
-from cone_jax.workdir import FREE_FIELDS, flatten
+from cone_jax.analysis.tables import markdown_table
+from cone_jax.settings import free_fields
+from cone_jax.workdir import flatten
 
 Record = dict[str, Any]
 BEGIN, END = "<!-- made by the study: begin -->", "<!-- made by the study: end -->"
@@ -28,7 +29,7 @@ BASELINE = "CE"
 
 def fingerprint(config: ConfigDict) -> str:
     """The same for two configs if and only if they compute the same."""
-    fields = {name: value for name, value in flatten(config).items() if name not in FREE_FIELDS}
+    fields = {name: value for name, value in flatten(config).items() if name not in free_fields()}
     text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -35,16 +35,18 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax import losses, memory_bank, sharding, training
-from cone_jax.memory_bank import lookup, selection
-from cone_jax.objectives import Metrics, Needs, StepInputs
+from cone_jax.memory_bank import lookup
+from cone_jax.objectives import Metrics, Needs, Objective, StepInputs
 from cone_jax.training.train_state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossEntropyWithKey:
+class CrossEntropyWithKey(Objective):
     """The floor: a momentum network that nothing is done with."""
 
-    needs = Needs(key=True, embedding=True)
+    @property
+    def needs(self) -> Needs:
+        return Needs(key=True, embedding=True)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         assert inputs.key is not None
@@ -175,7 +177,7 @@ def bank_programs(arguments: argparse.Namespace) -> dict[str, Callable[[], objec
     return {
         "bank": work.program(work.full_bank(**whole)),
         "bank, lax.top_k": work.program(
-            work.full_bank(**whole), mock.patch.object(selection, "WIDE", 2**31)
+            work.full_bank(**whole), mock.patch.object(lookup, "WIDE", 2**31)
         ),
         "bank, blocks of 4,096 rows": work.program(
             work.full_bank(**whole), mock.patch.object(lookup, "MOST_WEIGHTS", blocks)
@@ -189,7 +191,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from cone_jax import runtime
 runtime.set_up()
-from cone_jax import command_line, training
+from cone_jax import training
+from cone_jax.modes import command_line
 config = command_line.load_recipe("configs/digits.py")
 config.steps = 1
 training.train(config, sys.argv[2])

@@ -79,7 +79,7 @@ def _delay_aborts() -> None:
     libc.signal(signal.SIGABRT, libc.sleep)
 
 
-def refuse_company(mode: str, coordinator: str = "") -> None:
+def require_single_process(mode: str, coordinator: str = "") -> None:
     """`UserError` where this is one of several processes, none of which the mode waits for."""
     if coordinator or in_cluster(os.environ):
         raise UserError(

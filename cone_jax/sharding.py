@@ -19,6 +19,11 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     )
 
 
+def platform(mesh: Mesh) -> str:
+    """What programs for this mesh are compiled for: ``cpu``, ``gpu`` or ``tpu``."""
+    return str(mesh.devices.flat[0].platform)
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """A whole copy on every device."""
     return NamedSharding(mesh, PartitionSpec())

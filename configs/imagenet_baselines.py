@@ -41,7 +41,7 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax.data.transforms import recipes
-from configs import imagenet
+from cone_jax.recipes import imagenet
 
 # Crop from a fifth of the image on, as MoCo v2 and CMSF do.
 WEAK = recipes.standard(224, scale=(0.2, 1.0))
@@ -110,12 +110,7 @@ def _supcon_bank(config: ConfigDict) -> None:
     config.epochs = 350
     config.data.train_transforms = recipes.auto_augment(224)
     _moco_head(config, batch_norm=False)
-    config.bank.size = 8192
-    config.ema.momentum = 0.999
-    config.ema.schedule = "constant"
-    config.optimizer.learning_rate = 0.03
-    config.schedule.warmup_epochs = 0.0
-    config.schedule.floor = 0.0
+    _bank_and_rate(config, size=8192, momentum=0.999, learning_rate=0.03)
     _supcon_linear_stage(config)
 
 
@@ -134,12 +129,8 @@ def _paco(config: ConfigDict) -> None:
         config.data.train_transforms = recipes.stacked(224, form="paco", n=3, m=12)
     config.data.key_transforms = recipes.simclr(224, strength=0.5)
     _moco_head(config, batch_norm=True)
-    config.bank.size = 8192
-    config.ema.momentum = 0.999
-    config.ema.schedule = "constant"
-    config.optimizer.learning_rate = 0.04
+    _bank_and_rate(config, size=8192, momentum=0.999, learning_rate=0.04)
     config.schedule.warmup_epochs = 10.0
-    config.schedule.floor = 0.0
 
 
 def _cmsf(config: ConfigDict) -> None:
@@ -152,12 +143,7 @@ def _cmsf(config: ConfigDict) -> None:
     config.model.embedding_dim = 512
     config.model.head_hidden = 4096
     config.model.predictor_hidden = 4096
-    config.bank.size = 128_000
-    config.ema.momentum = 0.99
-    config.ema.schedule = "constant"
-    config.optimizer.learning_rate = 0.05
-    config.schedule.warmup_epochs = 0.0
-    config.schedule.floor = 0.0
+    _bank_and_rate(config, size=128_000, momentum=0.99, learning_rate=0.05)
     _supcon_linear_stage(config)
 
 
@@ -226,6 +212,16 @@ def _moco_head(config: ConfigDict, *, batch_norm: bool) -> None:
     config.model.embedding_dim = 128
     config.model.head_hidden = 2048
     config.model.head_batch_norm = batch_norm
+
+
+def _bank_and_rate(config: ConfigDict, *, size: int, momentum: float, learning_rate: float) -> None:
+    """A bank of keys of constant momentum; the rate falls to 0 from the first step on."""
+    config.bank.size = size
+    config.ema.momentum = momentum
+    config.ema.schedule = "constant"
+    config.optimizer.learning_rate = learning_rate
+    config.schedule.warmup_epochs = 0.0
+    config.schedule.floor = 0.0
 
 
 def _lars(config: ConfigDict, *, rate: float, warmup_epochs: float) -> None:

@@ -30,7 +30,7 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax.data.transforms import recipes
-from configs import imagenet
+from cone_jax.recipes import imagenet
 
 
 def get_config(options: str = "") -> ConfigDict:

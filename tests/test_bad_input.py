@@ -1,6 +1,6 @@
 """Wrong data sets, runs, checkpoints, pictures and exports: one line, exit code 2, nothing touched.
 
-Wrong configs and flags are in test_command_line.py.
+Wrong configs and flags are in modes/test_command_line.py.
 """
 
 import json
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cone_jax import command_line, training
+from cone_jax import training
+from cone_jax.modes import command_line
 from tests import tiny_run
 
 ROOT = Path(__file__).parent.parent
@@ -226,6 +227,6 @@ def test_wrong_input_is_one_line_and_nothing_is_touched(
 def test_there_are_enough_of_them():
     import ast
 
-    tree = ast.parse((ROOT / "tests" / "test_command_line.py").read_text())
+    tree = ast.parse((ROOT / "tests/modes/test_command_line.py").read_text())
     rows = max(len(node.elts) for node in ast.walk(tree) if isinstance(node, ast.List))
     assert rows + len(ROWS) >= 60

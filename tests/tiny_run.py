@@ -1,6 +1,16 @@
 """A run that is small enough to compile and train in seconds, as flags and as a config."""
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from ml_collections import ConfigDict
+
+if TYPE_CHECKING:
+    from cone_jax.training.run_directory import RunDirectory
+
+Record = dict[str, float]
 
 FLAGS = (
     "--config.batch_size=32",
@@ -14,7 +24,7 @@ FLAGS = (
 
 def config() -> ConfigDict:
     """CoNe on digits: eight steps, records of three, one evaluation and one checkpoint."""
-    from cone_jax.recipe_file import load_recipe
+    from cone_jax.config.recipe import load_recipe
 
     config = load_recipe("configs/digits.py").unlock()
     config.batch_size = 32
@@ -30,3 +40,21 @@ def config() -> ConfigDict:
     config.evaluation.every_epochs = 0.0
     config.checkpoint.every_epochs = 0.0
     return config
+
+
+def write_run(
+    directory: Path,
+    records: Sequence[Record],
+    timing: Sequence[Record] = (),
+    config: ConfigDict | None = None,
+) -> "RunDirectory":
+    """A directory with these records, and neither data nor checkpoints."""
+    from cone_jax import config as config_lib
+    from cone_jax import workdir
+    from cone_jax.training.run_directory import RunDirectory
+    from cone_jax.workdir.metrics import METRICS_FILE, TIMING_FILE
+
+    workdir.claim(directory, config or config_lib.default())
+    for name, lines in ((METRICS_FILE, records), (TIMING_FILE, timing)):
+        (directory / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return RunDirectory.open(directory)

@@ -6,7 +6,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cone_jax import objectives
-from cone_jax.workdir import FREE_FIELDS, flatten
+from cone_jax.settings import free_fields
+from cone_jax.workdir import flatten
 
 # Fields whose value says enough without the field's name.
 _SPEAKING = ("objective.name", "model.name", "data.name", "data.source")
@@ -25,7 +26,7 @@ def used_fields(config: ConfigDict) -> dict[str, Any]:
 def computed_fields(config: ConfigDict) -> dict[str, Any]:
     """The fields that decide what a run computes, but for its seed."""
     used = used_fields(config)
-    return {name: used[name] for name in used if name not in ("seed", *FREE_FIELDS)}
+    return {name: used[name] for name in used if name not in ("seed", *free_fields())}
 
 
 def distinguishing_names(configs: Sequence[ConfigDict]) -> list[str] | None:

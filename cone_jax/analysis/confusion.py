@@ -1,8 +1,14 @@
-"""Which classes are mistaken for which."""
+"""Which classes are mistaken for which: the confusion matrix, its worst cells, its picture."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
+
+from cone_jax.analysis import figures
+
+_MOST_CLASSES = 20  # of more classes the hardest are shown
 
 
 class ClassScore(NamedTuple):
@@ -56,3 +62,15 @@ def frequent_mistakes(matrix: np.ndarray, most: int = 10) -> list[Mistake]:
         for row, column in zip(rows, columns, strict=True)
     ]
     return sorted(found, key=lambda mistake: (-mistake.times, mistake))[:most]
+
+
+def confusion_figure(matrix: np.ndarray, names: Sequence[str]) -> tuple[Figure, str]:
+    """The shares of each class's examples in per cent, and which classes are shown."""
+    shown = sorted(score.label for score in worst_classes(matrix, _MOST_CLASSES))
+    labels = [names[label] for label in shown]
+    shares = 100.0 * matrix[np.ix_(shown, shown)] / matrix.sum(axis=1)[shown, None]
+    shares[shares == 0] = np.nan  # an empty cell says it better
+    panel = figures.Matrix("", shares, labels, labels, "class", "predicted")
+    figure = figures.matrices([panel], number="{:.0f}", colour_label="% of the class")
+    which = "all classes" if len(shown) == len(names) else f"the {len(shown)} hardest classes"
+    return figure, which

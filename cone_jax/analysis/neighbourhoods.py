@@ -1,21 +1,65 @@
-"""Who a picture's neighbours in the bank are, and how strongly its positives pull it.
+"""A network beside its bank: who a picture's neighbours are, how strongly its positives pull it.
 
 The bank knows the training record of each row, so both become sheets of pictures.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from cone_jax import losses, memory_bank
+from cone_jax.evaluation import inference
+from cone_jax.evaluation.evaluator import Variables
+from cone_jax.evaluation.inference import Rows
 from cone_jax.memory_bank import MemoryBank
+from cone_jax.models import EncoderOutput
+from cone_jax.training.run import Run
 
 # The paper's figure prints coefficients far above 1, although alpha is at most 1, and names no
 # factor. A thousand is our reading.
 ALPHA_SCALE = 1000.0
 
 _neighbours = jax.jit(memory_bank.neighbours, static_argnums=2)
+
+
+class NetworkAndBank(NamedTuple):
+    """A network to look at, as a checkpoint holds it or while it trains."""
+
+    run: Run  # the stage that it belongs to
+    step: int
+    variables: Variables  # of the network that is evaluated
+    query_variables: Variables  # of the one that learns, which the bank belongs to
+    bank: MemoryBank | None  # None for objectives without, or while there is nothing in it
+
+    def look(self, images: np.ndarray) -> Rows:
+        """The ``features`` [n, d] and ``logits`` [n, C] of uint8 [n, H, W, 3], whatever n."""
+        return inference.infer(self.run.learner, self.variables, self._batches(images), _said)
+
+    def look_at_test_split(self) -> Iterator[Rows]:
+        """Every test picture once, a batch at a time, with ``label`` and ``id``."""
+        stream = self.run.eval_stream(self.run.dataset.test, report=lambda line: None)
+        return inference.infer_batches(self.run.learner, self.variables, stream, _said)
+
+    def embed(self, images: np.ndarray) -> np.ndarray:
+        """Unit-norm embeddings [n, D] that can be compared with the bank."""
+        batches = self._batches(images)
+        rows = inference.infer(self.run.learner, self.query_variables, batches, _embedding)
+        return np.asarray(losses.normalise(jnp.asarray(rows["embedding"])))
+
+    def _batches(self, images: np.ndarray) -> Iterator[Rows]:
+        return inference.batches_of(images, self.run.config.evaluation.batch_size)
+
+
+def _said(out: EncoderOutput, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    said = {"features": out.features, "logits": out.logits}
+    return said | {name: rows for name, rows in batch.items() if name in ("label", "id")}
+
+
+def _embedding(out: EncoderOutput, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {"embedding": out.embedding}
 
 
 class NeighbourSheet(NamedTuple):

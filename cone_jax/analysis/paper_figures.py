@@ -15,9 +15,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cone_jax.analysis import figure_style, figures
-from cone_jax.analysis.evidence import Evidence
 from cone_jax.analysis.figures import Line, MapPanel, PullRow
 from cone_jax.analysis.neighbourhoods import ALPHA_SCALE, ends, format_alpha
+from cone_jax.analysis.report_inputs import Evidence
 from cone_jax.analysis.snapshot import Snapshot
 
 _EACH = 3  # most and least similar positives

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from cone_jax import atomic_file, distributed
 from cone_jax.analysis import page, report_sections
-from cone_jax.analysis.evidence import Evidence, gather
-from cone_jax.metric_writers import METRICS_FILE
+from cone_jax.analysis.report_inputs import Evidence, gather
+from cone_jax.console import Report
+from cone_jax.workdir.metrics import METRICS_FILE
 
 FILE = "report.html"
 
@@ -19,13 +20,13 @@ FILE = "report.html"
 def write(directory: Path | str, *, step: int | str = "latest") -> Path:
     """Writes the report of a run at one checkpoint: a step, ``latest`` or ``best``."""
     evidence = gather(Path(directory).expanduser(), step)
-    path = evidence.run.directory / FILE
+    path = evidence.run.path / FILE
     with atomic_file.replacing(path) as unfinished:
         unfinished.write_text(compose(evidence), encoding="utf-8")
     return path
 
 
-def write_after_training(directory: Path, say: Callable[[str], object]) -> None:
+def write_after_training(directory: Path, say: Report) -> None:
     """Writes the report of a run that has just ended, unless it is there already.
 
     Nothing that goes wrong here may lose a run that went well: it becomes a line to read. Of
@@ -36,7 +37,7 @@ def write_after_training(directory: Path, say: Callable[[str], object]) -> None:
     distributed.barrier("the report is written")
 
 
-def _write_if_older(directory: Path, say: Callable[[str], object]) -> None:
+def _write_if_older(directory: Path, say: Report) -> None:
     try:
         path, metrics = directory / FILE, directory / METRICS_FILE
         if not path.exists() or path.stat().st_mtime < metrics.stat().st_mtime:

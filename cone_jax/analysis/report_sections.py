@@ -4,17 +4,20 @@ import numpy as np
 from markupsafe import Markup
 
 from cone_jax import config as config_lib
-from cone_jax import summary
 from cone_jax.analysis import figures, page, training_curves
 from cone_jax.analysis.config_fields import used_fields
-from cone_jax.analysis.confusion import confusion_matrix, frequent_mistakes, worst_classes
-from cone_jax.analysis.confusion_figure import confusion_figure
-from cone_jax.analysis.evidence import Evidence
+from cone_jax.analysis.confusion import (
+    confusion_figure,
+    confusion_matrix,
+    frequent_mistakes,
+    worst_classes,
+)
 from cone_jax.analysis.neighbourhoods import ALPHA_SCALE, ends, format_alpha
 from cone_jax.analysis.page import Section
 from cone_jax.analysis.paper_figures import classes_panel, one_class_panel
-from cone_jax.analysis.recorded_run import RecordedRun
-from cone_jax.checkpointing import LOWER_IS_BETTER
+from cone_jax.analysis.report_inputs import Evidence
+from cone_jax.console import HEADLINES, Chart, duration, find_metric
+from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir import flatten
 
 _PULLS_EACH = 4  # most and least similar positives
@@ -25,19 +28,17 @@ def opening(evidence: Evidence) -> Markup:
     run, config = evidence.run, evidence.run.config
     data = config.data.name or config.data.source
     line = f"{config.objective.name} · {config.model.name} · {data} · step {run.last_step:,}"
-    headlines = (
-        ("test/top1", "test top-1", "{:.2%}"),
-        ("test/top5", "test top-5", "{:.2%}"),
-        ("test/loss", "test loss", "{:.4f}"),
-    )
-    found = ((run.last(metric), label, form) for metric, label, form in headlines)
-    tiles = [(form.format(value), label) for value, label, form in found if value is not None]
+    tiles = []
+    for name in HEADLINES:
+        value, metric = run.last(name), find_metric(run.declared_metrics, name)
+        if value is not None:
+            tiles.append((metric.text(value), metric.label_of(name)))
     seconds = run.last("time/seconds")
     if seconds is not None:
-        tiles.append((summary.duration(seconds), "training time"))
+        tiles.append((duration(seconds), "training time"))
     speeds = run.series("time/images_per_second").values
     if speeds.size:
-        tiles.append((f"{np.median(speeds):,.0f}", "images a second (median)"))
+        tiles.append((f"{np.median(speeds):,.0f}", "images per second (median)"))
     return page.join([page.paragraph(line), page.tiles(tiles)])
 
 
@@ -49,9 +50,9 @@ def results(evidence: Evidence) -> Section | None:
         series = run.series(name)
         if name.startswith(("train/", "time/")) or not np.isfinite(series.values).any():
             continue
-        lower_is_better = name.rpartition("/")[2] in LOWER_IS_BETTER
-        best = (np.nanargmin if lower_is_better else np.nanargmax)(series.values)
-        scores = (summary.score_text(name, series.values[at]) for at in (-1, best))
+        metric = find_metric(run.declared_metrics, name)
+        best = (np.nanargmin if metric.better == "lower" else np.nanargmax)(series.values)
+        scores = (metric.text(series.values[at]) for at in (-1, best))
         rows.append((name, *scores, f"{series.steps[best]:,}"))
     parts = []
     if rows:
@@ -67,7 +68,7 @@ def curves(evidence: Evidence) -> Section | None:
     run = evidence.run
     drawn = [
         (chart, names)
-        for chart, names in training_curves.charts_of(run.metric_names())
+        for chart, names in training_curves.charts_of(run.metric_names(), run.declared_metrics)
         if any(len(run.series(name).steps) > 1 for name in names)
     ]
     charts = [
@@ -82,10 +83,10 @@ def curves(evidence: Evidence) -> Section | None:
     return Section("training", "Training", page.grid(charts)) if charts else None
 
 
-def _caption(run: RecordedRun, chart: training_curves.Chart, names: list[str]) -> str:
+def _caption(run: RunDirectory, chart: Chart, names: list[str]) -> str:
     values = [f"{(run.last(name) or 0.0) * chart.factor:.{chart.digits}g}" for name in names]
     if len(names) > 1:
-        labels = map(training_curves.label, names)
+        labels = [training_curves.label(name, run.declared_metrics) for name in names]
         values = [f"{label} {value}" for label, value in zip(labels, values, strict=True)]
     return f"{chart.note} Last: {', '.join(values)}.".strip()
 
@@ -226,9 +227,7 @@ def configuration(evidence: Evidence) -> Section:
     everything = [(name, repr(value)) for name, value in ours.items()]
     body = page.join(
         [
-            page.paragraph(
-                "What this run sets differently from the defaults of cone_jax/config.py:"
-            ),
+            page.paragraph("What this run sets differently from the defaults of docs/fields.md:"),
             page.table((), changed, kind="code"),
             Markup("<details><summary>All {} fields in use</summary>{}</details>").format(
                 len(everything), page.table((), everything, kind="code")

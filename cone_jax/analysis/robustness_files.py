@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 
 from cone_jax import atomic_file
 from cone_jax.analysis import figure_style, figures
-from cone_jax.analysis.csv_table import write_csv
-from cone_jax.analysis.markdown_table import markdown_table
+from cone_jax.analysis.tables import markdown_table, write_csv
 from cone_jax.evaluation.corruption_error import ERRORS_FILE, ERRORS_HEADER
 from cone_jax.evaluation.corruptions import SEVERITIES
 from cone_jax.evaluation.robustness import RobustnessOutcome

@@ -1,34 +1,32 @@
 """Several runs side by side: a table and overlaid curves, mean and deviation over seeds.
 
-Runs whose configs differ in nothing but the seed are one group.
+Runs whose configs differ in nothing but the seed are one group. `write` leaves a page, the tables
+and the curves as figures.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from cone_jax.analysis import training_curves
+from cone_jax import atomic_file
+from cone_jax.analysis import figure_style, figures, page, training_curves
 from cone_jax.analysis.config_fields import computed_fields, distinguishing_names
-from cone_jax.analysis.csv_table import csv_table
 from cone_jax.analysis.figures import Line
-from cone_jax.analysis.recorded_run import RecordedRun
-from cone_jax.analysis.training_curves import Chart
+from cone_jax.analysis.tables import csv_table, markdown_table
+from cone_jax.console import HEADLINES, Chart, Metric, find_metric
+from cone_jax.training.run_directory import RunDirectory
 
-# What a table shows of each group, where it was recorded: metric, heading, format.
-COLUMNS = (
-    ("test/top1", "test top-1", "{:.2%}"),
-    ("test/top5", "test top-5", "{:.2%}"),
-    ("test/loss", "test loss", "{:.4f}"),
-    ("time/seconds", "seconds", "{:,.0f}"),
-)
+# What a table shows of each group, where it was recorded.
+COLUMNS = (*HEADLINES, "time/seconds")
 
 
 class Group(NamedTuple):
     """Runs of one config with different seeds."""
 
     name: str
-    runs: Sequence[RecordedRun]
+    runs: Sequence[RunDirectory]
 
 
 class Summary(NamedTuple):
@@ -39,9 +37,9 @@ class Summary(NamedTuple):
     deviation: float | None  # of the sample; None for one run
 
 
-def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
+def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
     """Groups in the order of their first run, named by what tells them apart."""
-    groups: list[tuple[dict, list[RecordedRun]]] = []
+    groups: list[tuple[dict, list[RunDirectory]]] = []
     for run in runs:
         fields = computed_fields(run.config)
         for known, members in groups:
@@ -55,7 +53,7 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     if names is None:
         names = [run.name for run in leaders]
     if len(set(names)) < len(names):
-        names = [str(run.directory) for run in leaders]
+        names = [str(run.path) for run in leaders]
     return [Group(name, members) for name, (_, members) in zip(names, groups, strict=True)]
 
 
@@ -87,20 +85,31 @@ def mean_line(group: Group, metric: str, factor: float = 1.0) -> Line | None:
 
 def table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """Heading and rows for a person to read."""
-    columns = [c for c in COLUMNS if any(summarise(group, c[0]) for group in groups)]
-    header = ["run", "seeds", *(heading for _, heading, _ in columns)]
-    rows = []
-    for group in groups:
-        summaries = [(summarise(group, metric), form) for metric, _, form in columns]
-        rows.append([group.name, str(len(group.runs)), *(_cell(s, form) for s, form in summaries)])
+    declared = _declared(groups)
+    names = [name for name in COLUMNS if any(summarise(group, name) for group in groups)]
+    columns = [(name, find_metric(declared, name)) for name in names]
+    header = ["run", "seeds", *(metric.label_of(name) for name, metric in columns)]
+    rows = [
+        [
+            group.name,
+            str(len(group.runs)),
+            *(_cell(summarise(group, name), metric) for name, metric in columns),
+        ]
+        for group in groups
+    ]
     return header, rows
 
 
-def _cell(summary: Summary | None, form: str) -> str:
+def _declared(groups: Sequence[Group]) -> dict[str, Metric]:
+    runs = [run for group in groups for run in group.runs]
+    return {name: metric for run in runs for name, metric in run.declared_metrics.items()}
+
+
+def _cell(summary: Summary | None, metric: Metric) -> str:
     if summary is None:
         return "–"
-    mean = form.format(summary.mean)
-    return mean if summary.deviation is None else f"{mean} ± {form.format(summary.deviation)}"
+    mean = metric.text(summary.mean)
+    return mean if summary.deviation is None else f"{mean} ± {metric.text(summary.deviation)}"
 
 
 def long_csv(groups: Sequence[Group]) -> str:
@@ -131,15 +140,44 @@ class Overlay(NamedTuple):
 def overlays(groups: Sequence[Group]) -> list[Overlay]:
     """An overlay for each metric."""
     names = dict.fromkeys(n for group in groups for run in group.runs for n in run.metric_names())
-    found = []
-    for chart, metrics in training_curves.charts_of(list(names)):
+    found, declared = [], _declared(groups)
+    for chart, metrics in training_curves.charts_of(list(names), declared):
         for metric in metrics:
             lines = []
             for look, group in enumerate(groups):
                 line = mean_line(group, metric, chart.factor)
                 if line is not None:
                     lines.append(line._replace(look=look))
-            own = f": {training_curves.label(metric)}" if len(metrics) > 1 else ""
+            own = f": {training_curves.label(metric, declared)}" if len(metrics) > 1 else ""
             if lines:
                 found.append(Overlay(metric, chart.title + own, chart, lines))
     return found
+
+
+def write(runs: Sequence[RunDirectory], directory: Path) -> Path:
+    """Writes ``comparison.{html,md,csv}`` and the curves as PNG and SVG; returns the page."""
+    groups = group_runs(runs)
+    header, rows = table(groups)
+    directory.mkdir(parents=True, exist_ok=True)
+    charts = []
+    for overlay in overlays(groups):
+        key, chart = figure_style.file_name(overlay.metric.replace("/", "_")), overlay.chart
+        figure = figures.curves(overlay.lines, y_label=chart.y_label)
+        figure_style.save(figure, directory / "figures" / key)
+        charts.append(page.chart(figure, key, overlay.title))
+    note = "Bands and ± are one standard deviation over seeds. Each value is the last recorded."
+    sections = [
+        page.Section("table", "Table", page.table(header, rows, numbers=range(1, len(header)))),
+        page.Section("curves", "Curves", page.grid(charts)),
+    ]
+    opening = page.paragraph(f"{len(runs)} runs in {len(groups)} groups. {note}")
+    text = page.page("Comparison", "cone_jax", opening, sections)
+    files = {
+        "comparison.html": text,
+        "comparison.md": f"{markdown_table(header, rows)}\n\n{note}\n",
+        "comparison.csv": long_csv(groups),
+    }
+    for name, content in files.items():
+        with atomic_file.replacing(directory / name) as unfinished:
+            unfinished.write_text(content, encoding="utf-8")
+    return directory / "comparison.html"

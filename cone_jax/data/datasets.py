@@ -7,10 +7,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cone_jax.data import sources, transforms
-from cone_jax.data.order import TrainOrder
-from cone_jax.data.pipeline import EvalBatches, Share, TrainBatches
+from cone_jax.data.pipeline import EvalBatches, Share, TrainBatches, TrainOrder
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
+from cone_jax.settings import Data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +52,8 @@ def open_dataset(data: ConfigDict) -> Dataset:
 
 def open_split(data: ConfigDict, split: str) -> Source:
     """The records of one split; small pictures are kept decoded."""
-    options = {field.name: data[field.name] for field in dataclasses.fields(sources.Options)}
-    source = sources.create(data.source, split, **options)
-    return sources.CachedSource(source, data.cache_bytes)
+    settings = Data.read(data)
+    return sources.CachedSource(sources.open_source(settings, split), settings.cache_bytes)
 
 
 def train_order(config: ConfigDict, num_records: int) -> TrainOrder:
@@ -94,3 +93,9 @@ def eval_batches(
     specs = config.data.test_transforms if specs is None else specs
     pipeline = transforms.parse(specs, "data.test_transforms")
     return EvalBatches(source, pipeline, config.evaluation.batch_size, share)
+
+
+def test_pictures(config: ConfigDict, source: Source, records: Sequence[int]) -> list[np.ndarray]:
+    """Records as the network sees them at test time: uint8 [H, W, 3] each."""
+    view = EvalBatches(source, transforms.parse(config.data.test_transforms), batch_size=1)
+    return [view[record]["image"][0] for record in records]

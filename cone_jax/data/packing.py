@@ -9,7 +9,7 @@ the same command is given again, and a reader never sees half of one.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cone_jax import atomic_file
+from cone_jax.console import Report
 from cone_jax.data import array_record_file, decode
 from cone_jax.data.sources import packed
 from cone_jax.data.sources.image_folder import ImageFolderSource, open_image_folder, split_names
@@ -42,7 +43,7 @@ def pack_folder(
     holdout_seed: int = 0,
     shard_size: int = 10_000,
     threads: int = 4,
-    report: Callable[[str], None] = print,
+    report: Report = print,
 ) -> None:
     """Packs all splits of the image folder `path` into the folder `out`.
 

@@ -1,23 +1,30 @@
 """Gets a TFDS data set into the form the source ``tfds`` reads: ArrayRecord.
 
-* Prepared so already: nothing to do.
+* Already prepared so: nothing to do.
 * Prepared as TFRecord, the TFDS default: each file is rewritten beside the old one, and the
-  data set's own description then lists both formats. TensorFlow is not needed.
+  data set's own description then lists both formats. TensorFlow is not needed: TFRecord files are
+  read here.
 * Not prepared: TFDS downloads and builds it, which needs TensorFlow. It must not share an
   environment with this project's run time, so where it is missing the error is the command
   that makes another environment and builds the data set there.
 
-Interrupted, it can be given again: files appear under their names only when complete.
+The same command goes on after an interruption: files appear under their names only when complete.
+
+A TFRecord file is a sequence of: length (8 bytes, little-endian), its checksum (4), the record,
+its checksum (4). The checksum of each length is verified, which finds truncation and lost
+positions; those of the records are not, as that takes minutes per gigabyte in Python.
 """
 
 import importlib.util
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cone_jax import atomic_file
-from cone_jax.data import array_record_file, tfrecord
+from cone_jax.console import Report
+from cone_jax.data import array_record_file
 from cone_jax.data.sources import tfds as tfds_source
 from cone_jax.errors import UserError
 
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
     from tensorflow_datasets.core.dataset_builder import DatasetBuilder
 
 
-def prepare(name: str, path: str = "", *, report: Callable[[str], None] = print) -> None:
+def prepare(name: str, path: str = "", *, report: Report = print) -> None:
     """Makes the TFDS set `name` readable in the TFDS ``data_dir`` `path` (empty: TFDS's own).
 
     `report` is given one line of text for each thing done.
@@ -77,7 +84,7 @@ def separate_build(name: str, path: str) -> str:
     )
 
 
-def _convert(builder: "DatasetBuilder", report: Callable[[str], None]) -> None:
+def _convert(builder: "DatasetBuilder", report: Report) -> None:
     """Adds the ArrayRecord form of every file of a data set that is prepared as TFRecord."""
     kind = builder.info.file_format.value
     folder = Path(builder.data_path)
@@ -95,7 +102,7 @@ def _convert(builder: "DatasetBuilder", report: Callable[[str], None]) -> None:
                 if Path(new).parent != folder:
                     raise UserError(f"{folder}: its dataset_info.json names {new}, outside of it")
                 if not new.exists():
-                    records = tfrecord.read_records(Path(old))
+                    records = read_records(Path(old))
                     array_record_file.write(Path(new), records, length, compress=True)
                     report(f"{new.name}: {length} records")
         _announce(folder / "dataset_info.json")
@@ -109,3 +116,24 @@ def _announce(info_file: Path) -> None:
     info["alternativeFileFormats"] = [*info.get("alternativeFileFormats", []), "array_record"]
     with atomic_file.replacing(info_file) as file:
         file.write_text(json.dumps(info, indent=2))
+
+
+_LENGTH = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<I")
+
+
+def read_records(path: Path) -> Iterator[bytes]:
+    """The records of a file, in order."""
+    # Imports PyTorch where that is installed, which takes seconds.
+    from tensorboardX.record_writer import masked_crc32c
+
+    with open(path, "rb") as file:
+        while header := file.read(_LENGTH.size):
+            checksum = file.read(_CHECKSUM.size)
+            if checksum != _CHECKSUM.pack(masked_crc32c(header)):
+                raise UserError(f"{path} is not a TFRecord file, or is damaged at {file.tell()}")
+            (length,) = _LENGTH.unpack(header)
+            record = file.read(length)
+            if len(record) + len(file.read(_CHECKSUM.size)) != length + _CHECKSUM.size:
+                raise UserError(f"{path} ends in the middle of a record; copy or build it again")
+            yield record

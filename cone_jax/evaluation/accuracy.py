@@ -1,79 +1,165 @@
-"""The evaluator ``classification``: accuracy, loss and calibration on labelled pictures."""
+"""Exact accuracy: every example counts once, whatever the batch size or the device count.
+
+The devices give a few numbers for each example. What is said of a network is computed from these
+in float64 on the host.
+"""
 
 import dataclasses
-import re
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
+import jax
+import jax.numpy as jnp
+import numpy as np
 
-from cone_jax.data import datasets
-from cone_jax.data.sources import Source
-from cone_jax.evaluation import classification, label_maps, other_sets
-from cone_jax.evaluation.classification import ClassificationResult, Examples
-from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Report, Variables
+from cone_jax import losses
+from cone_jax.console import Chart, Metric
+from cone_jax.evaluation.inference import Network, infer
+from cone_jax.models import EncoderOutput
+
+RANKS = 5  # how many of the most probable classes count for top-5
+BINS = 15  # of the calibration error
+
+ACCURACY_CHART = Chart(
+    "accuracy",
+    "Accuracy",
+    "accuracy, %",
+    "Test pictures are never trained on; train accuracy is that of augmented pictures.",
+    factor=100.0,
+)
+# What `summarise` finds, beside the accuracy of each class.
+METRICS = (
+    Metric("top1", unit="share", chart=ACCURACY_CHART, label="{} top-1"),
+    Metric("top5", unit="share", chart=ACCURACY_CHART, label="{} top-5"),
+    Metric(
+        "loss",
+        better="lower",
+        chart=Chart("test_loss", "Test loss", "cross-entropy"),
+        label="{} loss",
+    ),
+    Metric("mean_per_class", unit="share", chart=ACCURACY_CHART, label="{} mean per class"),
+    Metric("ece", better="lower", unit="share"),
+)
+# What `ranked_accuracies` finds.
+RANKED_METRICS = tuple(Metric(name, unit="share") for name in ("top1", "top5", "mean_per_class"))
+
+
+class Examples(NamedTuple):
+    """What a network makes of each of n examples, in the order of their records."""
+
+    records: np.ndarray  # [n] int
+    labels: np.ndarray  # [n] int
+    predictions: np.ndarray  # [n] int, the most probable class
+    in_top5: np.ndarray  # [n] bool, whether the label is among the five most probable
+    losses: np.ndarray  # [n], cross-entropy
+    confidences: np.ndarray  # [n], the probability of the prediction
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationOutcome(Outcome):
-    """What the network makes of every picture of `source`."""
+class ClassificationResult:
+    """Accuracies are fractions."""
 
-    result: ClassificationResult
-    examples: Examples
-    source: Source
-    class_names: tuple[str, ...]
-    config: ConfigDict  # of the stage; it says how pictures are prepared
+    top1: float
+    top5: float  # top-C where there are fewer than five classes
+    loss: float
+    mean_per_class: float  # over the classes that have examples
+    ece: float  # expected calibration error, 15 bins
+    per_class: tuple[float, ...]  # NaN for a class without examples
+    examples: int
+
+    def scores(self) -> dict[str, float]:
+        """The numbers for a metrics file."""
+        return {metric.name: getattr(self, metric.name) for metric in METRICS}
 
 
-# Sets of only some of ImageNet's classes, among which a network is to choose. TFDS lists all.
-_SOME_CLASSES = ("imagenet_a", "imagenet_r")
+def examine(
+    network: Network,
+    variables: Mapping[str, Any],
+    batches: Iterable[Mapping[str, np.ndarray]],
+    *,
+    classes: Iterable[int] | None = None,
+) -> Examples:
+    """Shows the network host batches of ``image``, ``label``, ``id`` and ``mask``, all in order.
 
-
-@dataclasses.dataclass(frozen=True)
-class Classification(Evaluator):
-    """Accuracy on the run's test split, another split, or another data set with its classes.
-
-    `data` is a TFDS set such as ``imagenet_v2``, or a folder ``<class>/*``. With `among`
-    ``present`` the network chooses among the classes that occur there, not all of its own.
+    With `classes` it chooses among those only.
     """
+    allowed = None
+    if classes is not None:
+        allowed = np.zeros(network.encoder.spec.num_classes, bool)
+        allowed[list(classes)] = True
+    return Examples(**infer(network, variables, batches, _answers, allowed))
 
-    split: str = ""  # "": data.test_split, or the part for testing of `data`
-    data: str = ""  # "": the run's own
-    among: str = ""  # all or present; "": present for ImageNet-A and -R
 
-    metrics: ClassVar[tuple[str, ...]] = classification.METRICS
+def _answers(
+    out: EncoderOutput, batch: dict[str, jax.Array], allowed: jax.Array | None
+) -> dict[str, jax.Array]:
+    """The columns of `Examples`."""
+    logits, labels = out.logits, batch["label"]
+    if allowed is not None:
+        logits = jnp.where(allowed, logits, -jnp.inf)
+    _, ranked = jax.lax.top_k(logits, min(RANKS, logits.shape[-1]))
+    return {
+        "records": batch["id"],
+        "labels": labels,
+        "predictions": ranked[:, 0],
+        "in_top5": jnp.any(ranked == labels[:, None], axis=-1),
+        "losses": losses.cross_entropy(logits, labels),
+        "confidences": jnp.max(jax.nn.softmax(logits), axis=-1),
+    }
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.among not in ("", "all", "present"):
-            raise ValueError(f"among must be all or present, not {self.among!r}")
 
-    @property
-    def default_name(self) -> str:
-        words = re.findall(r"\w+", f"{Path(self.data).name if self.data else ''} {self.split}")
-        return "_".join(words) or "test"
+def summarise(examples: Examples, num_classes: int) -> ClassificationResult:
+    """What there is to say about all examples together."""
+    if not len(examples.labels):
+        raise ValueError("nothing to evaluate: no example")
+    correct = examples.predictions == examples.labels
+    totals = np.bincount(examples.labels, minlength=num_classes)
+    right = np.bincount(examples.labels[correct], minlength=num_classes)
+    with np.errstate(invalid="ignore"):
+        per_class = right / totals
+    return ClassificationResult(
+        top1=float(correct.mean()),
+        top5=float(examples.in_top5.mean()),
+        loss=float(examples.losses.mean(dtype=np.float64)),
+        mean_per_class=float(per_class[totals > 0].mean()),
+        ece=expected_calibration_error(examples.confidences, correct),
+        per_class=tuple(per_class.tolist()),
+        examples=len(correct),
+    )
 
-    def evaluate(
-        self, run: EvaluatedRun, variables: Variables, report: Report
-    ) -> ClassificationOutcome:
-        source = self._open(run)
-        some = self.data.partition("/")[0].partition(":")[0] in _SOME_CLASSES
-        restricted = self.among == "present" or (not self.among and some)
-        classes = label_maps.present_labels(source) if restricted else None
-        examples = run.examine(variables, source, report, classes=classes)
-        result = classification.summarise(examples, run.dataset.num_classes)
-        return ClassificationOutcome(
-            scores=result.scores(),
-            result=result,
-            examples=examples,
-            source=source,
-            class_names=run.dataset.class_names,
-            config=run.config,
-        )
 
-    def _open(self, run: EvaluatedRun) -> Source:
-        if self.data:
-            return other_sets.open_set(run, self.data, self.split)
-        if self.split:
-            return datasets.open_split(run.config.data, self.split)
-        return run.dataset.test
+def expected_calibration_error(
+    confidences: np.ndarray, correct: np.ndarray, bins: int = BINS
+) -> float:
+    """The mean distance between confidence and accuracy, over bins of equal width.
+
+    An example with confidence p is in the bin (b / bins, (b + 1) / bins] that p falls into; each
+    bin counts by its number of examples (Guo et al., 2017).
+
+    >>> confidences = np.array([0.9, 0.9, 0.9, 0.9])
+    >>> round(expected_calibration_error(confidences, np.array([1, 1, 1, 0])), 4)
+    0.15
+    """
+    confidence = confidences.astype(np.float64)
+    # Against the edges as float32 has them, in which confidences come.
+    edges = np.linspace(0.0, 1.0, bins + 1)[1:-1].astype(confidences.dtype)
+    place = np.searchsorted(edges, confidences, side="left")
+    gaps = np.bincount(place, confidence - correct.astype(np.float64), minlength=bins)
+    return float(np.abs(gaps).sum() / len(confidence))
+
+
+def ranked_accuracies(ranked: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Fractions from the most probable classes [n, up to 5] of each example, best first.
+
+    The mean per class is over the classes that have examples.
+
+    >>> ranked_accuracies(np.array([[0, 1], [1, 0], [1, 0]]), np.array([0, 0, 1]))
+    {'top1': 0.6666666666666666, 'top5': 1.0, 'mean_per_class': 0.75}
+    """
+    hits = ranked == labels[:, None]
+    per_class = [hits[labels == label, 0].mean() for label in np.unique(labels)]
+    return {
+        "top1": float(hits[:, 0].mean()),
+        "top5": float(hits.any(axis=1).mean()),
+        "mean_per_class": float(np.mean(per_class)),
+    }

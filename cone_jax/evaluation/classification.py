@@ -1,144 +1,81 @@
-"""Exact accuracy: every example counts once, whatever the batch size or the device count.
-
-The devices give a few numbers for each example; they are gathered in the order of the records,
-in every process, and what is said of a network is computed from them in float64.
-"""
+"""The evaluator ``classification``: accuracy, loss and calibration on labelled pictures."""
 
 import dataclasses
-import functools
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+import re
+from pathlib import Path
+from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
-from cone_jax import losses, sharding
-from cone_jax.evaluation import calibration
-from cone_jax.evaluation.inference import infer
-from cone_jax.models import Encoder
-
-# What `summarise` finds, beside the accuracy of each class.
-METRICS = ("top1", "top5", "loss", "mean_per_class", "ece")
-
-
-class Examples(NamedTuple):
-    """What a network makes of each of n examples, in the order of their records."""
-
-    records: np.ndarray  # [n] int
-    labels: np.ndarray  # [n] int
-    predictions: np.ndarray  # [n] int, the most probable class
-    in_top5: np.ndarray  # [n] bool, whether the label is among the five most probable
-    losses: np.ndarray  # [n], cross-entropy
-    confidences: np.ndarray  # [n], the probability of the prediction
+from cone_jax.console import Metric, Report
+from cone_jax.data import datasets
+from cone_jax.data.sources import Source
+from cone_jax.evaluation import accuracy, label_maps, other_sets
+from cone_jax.evaluation.accuracy import ClassificationResult, Examples
+from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Variables
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationResult:
-    """Accuracies are fractions."""
+class ClassificationOutcome(Outcome):
+    """What the network makes of every picture of `source`."""
 
-    top1: float
-    top5: float  # top-C where there are fewer than five classes
-    loss: float
-    mean_per_class: float  # over the classes that have examples
-    ece: float  # expected calibration error, 15 bins
-    per_class: tuple[float, ...]  # NaN for a class without examples
-    examples: int
-
-    def scores(self) -> dict[str, float]:
-        """The numbers for a metrics file."""
-        return {name: getattr(self, name) for name in METRICS}
+    result: ClassificationResult
+    examples: Examples
+    source: Source
+    class_names: tuple[str, ...]
+    config: ConfigDict  # of the stage; it says how pictures are prepared
 
 
-@functools.partial(jax.jit, static_argnames=("encoder", "mean", "std", "mesh"))
-def _examine(
-    variables: dict[str, Any],
-    batch: dict[str, jax.Array],
-    allowed: jax.Array | None,
-    *,
-    encoder: Encoder,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    mesh: Mesh,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The mask of one batch and the columns of its `Examples`, on every device."""
-    logits = infer(variables, batch["image"], encoder=encoder, mean=mean, std=std).logits
-    if allowed is not None:
-        logits = jnp.where(allowed, logits, -jnp.inf)
-    labels = batch["label"]
-    _, ranked = jax.lax.top_k(logits, min(5, logits.shape[-1]))
-    columns = {
-        "records": batch["id"],
-        "labels": labels,
-        "predictions": ranked[:, 0],
-        "in_top5": jnp.any(ranked == labels[:, None], axis=-1),
-        "losses": losses.cross_entropy(logits, labels),
-        "confidences": jnp.max(jax.nn.softmax(logits), axis=-1),
-    }
-    # With several processes, each can read only what is replicated.
-    return jax.lax.with_sharding_constraint((batch["mask"], columns), sharding.replicated(mesh))
+# Sets of only some of ImageNet's classes, among which a network is to choose. TFDS lists all.
+_SOME_CLASSES = ("imagenet_a", "imagenet_r")
 
 
-def examine(
-    encoder: Encoder,
-    variables: dict[str, Any],
-    batches: Iterable[dict[str, np.ndarray]],
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    mesh: Mesh,
-    classes: Iterable[int] | None = None,
-) -> Examples:
-    """Shows the network host batches of ``image``, ``label``, ``id`` and ``mask``, all in order.
+@dataclasses.dataclass(frozen=True)
+class Classification(Evaluator):
+    """Accuracy on the run's test split, another split, or another data set with its classes.
 
-    Rows whose mask is False are left out. With `classes` the network chooses among those only.
+    `data` is a TFDS set such as ``imagenet_v2``, or a folder ``<class>/*``. With `among`
+    ``present`` the network chooses among the classes that occur there, not all of its own.
     """
-    allowed = None if classes is None else _allowed(encoder.spec.num_classes, classes)
-    scored = []
-    for batch in batches:
-        wanted = {name: batch[name] for name in ("image", "label", "id", "mask")}
-        scored.append(
-            _examine(
-                variables,
-                sharding.to_devices(mesh, wanted),
-                allowed,
-                encoder=encoder,
-                mean=mean,
-                std=std,
-                mesh=mesh,
-            )
+
+    split: str = ""  # "": data.test_split, or the part for testing of `data`
+    data: str = ""  # "": the run's own
+    among: str = ""  # all or present; "": present for ImageNet-A and -R
+
+    metrics: ClassVar[tuple[Metric, ...]] = accuracy.METRICS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.among not in ("", "all", "present"):
+            raise ValueError(f"among must be all or present, not {self.among!r}")
+
+    @property
+    def default_name(self) -> str:
+        words = re.findall(r"\w+", f"{Path(self.data).name if self.data else ''} {self.split}")
+        return "_".join(words) or "test"
+
+    def evaluate(
+        self, run: EvaluatedRun, variables: Variables, report: Report
+    ) -> ClassificationOutcome:
+        source = self._open(run)
+        some = self.data.partition("/")[0].partition(":")[0] in _SOME_CLASSES
+        restricted = self.among == "present" or (not self.among and some)
+        classes = label_maps.present_labels(source) if restricted else None
+        batches = run.eval_stream(source, report)
+        examples = accuracy.examine(run.learner, variables, batches, classes=classes)
+        result = accuracy.summarise(examples, run.dataset.num_classes)
+        return ClassificationOutcome(
+            scores=result.scores(),
+            result=result,
+            examples=examples,
+            source=source,
+            class_names=run.dataset.class_names,
+            config=run.config,
         )
-    if not scored:
-        raise ValueError("nothing to evaluate: no batches")
-    masks, parts = zip(*jax.device_get(scored), strict=True)
-    mask = np.concatenate(masks)
-    return Examples(
-        **{name: np.concatenate([part[name] for part in parts])[mask] for name in Examples._fields}
-    )
 
-
-def summarise(examples: Examples, num_classes: int) -> ClassificationResult:
-    """What there is to say about all examples together."""
-    if not len(examples.labels):
-        raise ValueError("nothing to evaluate: no example")
-    correct = examples.predictions == examples.labels
-    totals = np.bincount(examples.labels, minlength=num_classes)
-    right = np.bincount(examples.labels[correct], minlength=num_classes)
-    with np.errstate(invalid="ignore"):
-        per_class = right / totals
-    return ClassificationResult(
-        top1=float(correct.mean()),
-        top5=float(examples.in_top5.mean()),
-        loss=float(examples.losses.mean(dtype=np.float64)),
-        mean_per_class=float(per_class[totals > 0].mean()),
-        ece=calibration.expected_calibration_error(examples.confidences, correct),
-        per_class=tuple(per_class.tolist()),
-        examples=len(correct),
-    )
-
-
-def _allowed(num_classes: int, classes: Iterable[int]) -> np.ndarray:
-    allowed = np.zeros(num_classes, bool)
-    allowed[list(classes)] = True
-    return allowed
+    def _open(self, run: EvaluatedRun) -> Source:
+        if self.data:
+            return other_sets.open_set(run, self.data, self.split)
+        if self.split:
+            return datasets.open_split(run.config.data, self.split)
+        return run.dataset.test

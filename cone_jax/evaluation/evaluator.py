@@ -4,49 +4,38 @@ An evaluator is a frozen dataclass; its fields are the arguments of its spec in
 ``config.evaluation.evaluators``, where ``knn(k=20, network='key', every_epochs=5)`` stands for
 ``Knn(k=20, network="key", every_epochs=5)``. To add a kind:
 
-1. Subclass `Evaluator` as a frozen dataclass. State `metrics`, the names of the numbers it finds;
-   set `needs_classifier` to False if it only looks at features or embeddings; check the fields
-   in `__post_init__`, after ``super().__post_init__()``, with a ValueError for a wrong one.
+1. Subclass `Evaluator` as a frozen dataclass. Declare `metrics`, the numbers it finds, each with
+   its direction, unit and chart; set `needs_classifier` to False if it only looks at features or
+   embeddings; check the fields in `__post_init__`, after ``super().__post_init__()``, with a
+   ValueError for a wrong one.
 2. Implement `evaluate`. It runs in every process at once and must give each the same numbers,
    every example counted once: `run.eval_stream(source, report)` reads a split so.
-3. List it in `registry.KINDS`.
+3. Add it to `registry.KINDS`: list it there, or register it (docs/extending.md).
 
-The training loop, ``--mode=evaluate``, the choice of the best checkpoint and the checks of the
-config then know it by its name.
+The training loop, ``--mode=evaluate``, the choice of the best checkpoint, the report and the checks
+of the config then know it by its name.
 """
 
 import abc
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from cone_jax.console import Metric, Report
 from cone_jax.data.datasets import Dataset
 from cone_jax.data.pipeline import HostBatch
 from cone_jax.data.sources import Source
-from cone_jax.evaluation.classification import Examples
-from cone_jax.models import Encoder
+from cone_jax.evaluation.inference import Network
 
 # Networks of a train state: the one that learns, its momentum copy, the averaged model; and
 # the one that is deployed, the averaged model where there is one and the query otherwise.
 NETWORKS = ("evaluated", "query", "key", "averaged")
 
 Variables = dict[str, Any]
-Report = Callable[[str], None]
-
-
-class NetworkOnPixels(Protocol):
-    """A network, and how pixels are normalised for it."""
-
-    @property
-    def encoder(self) -> Encoder: ...
-    @property
-    def mean(self) -> tuple[float, ...]: ...
-    @property
-    def std(self) -> tuple[float, ...]: ...
 
 
 class EvaluatedRun(Protocol):
@@ -59,24 +48,12 @@ class EvaluatedRun(Protocol):
     @property
     def mesh(self) -> Mesh: ...
     @property
-    def learner(self) -> NetworkOnPixels: ...
+    def learner(self) -> Network: ...
 
     def eval_stream(
         self, source: Source, report: Report, transforms: Sequence[str] | None = None
     ) -> Iterator[HostBatch]:
         """This process's rows of every batch of `source`, each record once."""
-        ...
-
-    def examine(
-        self,
-        variables: Variables,
-        source: Source,
-        report: Report,
-        *,
-        transforms: Sequence[str] | None = None,
-        classes: Sequence[int] | None = None,
-    ) -> Examples:
-        """What a network makes of every picture of `source`."""
         ...
 
 
@@ -96,7 +73,7 @@ class Evaluator(abc.ABC):
     every_epochs: float | None = None
     name: str = ""  # what its metrics are called, before the slash; "": `default_name`
 
-    metrics: ClassVar[tuple[str, ...]]
+    metrics: ClassVar[tuple[Metric, ...]]
     needs_classifier: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -122,9 +99,9 @@ class Evaluator(abc.ABC):
         network = "" if self.network == "evaluated" else f"_{self.network}"
         return self.name or self.default_name + network
 
-    def metric_names(self) -> tuple[str, ...]:
-        """All metrics it will report, in full."""
-        return tuple(f"{self.prefix}/{metric}" for metric in self.metrics)
+    def declared(self) -> dict[str, Metric]:
+        """All metrics it will report, by their full names."""
+        return {f"{self.prefix}/{metric.name}": metric for metric in self.metrics}
 
     def named(self, outcome: Outcome) -> dict[str, float]:
         """The scores of an outcome by their full names."""

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from cone_jax.evaluation import label_maps, other_sets
-from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Report, Variables
+from cone_jax.console import Metric, Report
+from cone_jax.evaluation import accuracy, label_maps, other_sets
+from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Variables
 
 ORIGINAL_LABEL, REAL_LABELS = "original_label", "real_label"
 
@@ -21,7 +22,7 @@ class Real(Evaluator):
 
     data: str = "imagenet2012_real"
 
-    metrics: ClassVar[tuple[str, ...]] = ("top1",)
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("top1", unit="share"),)
 
     @property
     def default_name(self) -> str:
@@ -30,7 +31,7 @@ class Real(Evaluator):
     def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
         own = other_sets.open_tfds(run, self.data, label_key=ORIGINAL_LABEL)
         source = label_maps.relabel(own, run.dataset.class_names, f"data ({self.data})")
-        examples = run.examine(variables, source, report)
+        examples = accuracy.examine(run.learner, variables, run.eval_stream(source, report))
         right = []
         for record, prediction in zip(
             examples.records.tolist(), examples.predictions.tolist(), strict=True

@@ -4,22 +4,31 @@ from collections.abc import Iterable
 
 from ml_collections import ConfigDict
 
-from cone_jax import call_spec
+from cone_jax import spec_strings
+from cone_jax.console import Metric, find_metric
 from cone_jax.errors import UserError, closest
-from cone_jax.evaluation.accuracy import Classification
+from cone_jax.evaluation.classification import Classification
 from cone_jax.evaluation.evaluator import Evaluator
 from cone_jax.evaluation.probes.evaluators import Knn, Linear
 from cone_jax.evaluation.real_labels import Real
 from cone_jax.evaluation.robustness import Robustness
 from cone_jax.objectives import Needs
+from cone_jax.registry import Registry
 
-KINDS: dict[str, type[Evaluator]] = {
+_OWN: dict[str, type[Evaluator]] = {
     "classification": Classification,
     "knn": Knn,
     "linear": Linear,
     "robustness": Robustness,
     "real": Real,
 }
+KINDS = Registry(
+    "evaluator",
+    "cone_jax.evaluators",
+    _OWN,
+    form="a subclass of cone_jax.evaluation.evaluator.Evaluator",
+    accepts=lambda thing: isinstance(thing, type) and issubclass(thing, Evaluator),
+)
 
 
 def parse(specs: Iterable[str]) -> tuple[Evaluator, ...]:
@@ -38,6 +47,18 @@ def parse(specs: Iterable[str]) -> tuple[Evaluator, ...]:
                 f"evaluation.evaluators has two called {prefix!r}; give one another name='...'"
             )
     return evaluators
+
+
+def declared_metrics(config: ConfigDict) -> dict[str, Metric]:
+    """What the evaluators of a config find, by full names."""
+    evaluators = parse(config.evaluation.evaluators)
+    return {name: metric for each in evaluators for name, metric in each.declared().items()}
+
+
+def lower_is_better(config: ConfigDict) -> bool:
+    """Whether ``checkpoint.best_metric`` is one of which less is better."""
+    metric = find_metric(declared_metrics(config), config.checkpoint.best_metric)
+    return metric.better == "lower"
 
 
 def fits(evaluator: Evaluator, needs: Needs, *, averaged: bool) -> bool:
@@ -62,7 +83,7 @@ def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
                 f"{evaluator.network} network to evaluate; {cure}"
             )
     metric = config.checkpoint.best_metric
-    known = [name for evaluator in evaluators for name in evaluator.metric_names()]
+    known = declared_metrics(config)
     if metric and metric not in known:
         cure = closest(metric, known) if known else 'set it to ""'
         raise UserError(
@@ -71,7 +92,7 @@ def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
 
 
 def _evaluator(spec: str) -> Evaluator:
-    return call_spec.build(
+    return spec_strings.build(
         spec,
         KINDS,
         where=f"evaluation.evaluators ({spec})",

@@ -4,13 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
+from cone_jax.console import Metric, Report
 from cone_jax.data.sources import Source
-from cone_jax.evaluation import corrupted_sets, corruption_error
+from cone_jax.evaluation import accuracy, corrupted_sets, corruption_error
 from cone_jax.evaluation.corrupted_sets import CorruptedSet
 from cone_jax.evaluation.corruption_error import CorruptionErrors, Normalised
 from cone_jax.evaluation.corruptions import CORRUPTIONS, SEVERITIES
 from cone_jax.evaluation.corruptions.parameters import PARAMETERS
-from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Report, Variables
+from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Variables
 
 # The name of AlexNet as a baseline; any other is the directory of a run.
 ALEXNET = "alexnet"
@@ -41,7 +42,13 @@ class Robustness(Evaluator):
     parameters: str = "auto"  # imagenet, cifar, or by the size of the pictures
     seed: int = 0  # of pictures made here
 
-    metrics: ClassVar[tuple[str, ...]] = ("error", "clean_error")
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("error", better="lower", unit="share"),
+        Metric("clean_error", better="lower", unit="share"),
+        # In per cent of a baseline's; only where there is one.
+        Metric("mce", better="lower"),
+        Metric("relative_mce", better="lower"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,9 +68,10 @@ class Robustness(Evaluator):
     def default_name(self) -> str:
         return "robustness"
 
-    def metric_names(self) -> tuple[str, ...]:
-        normalised = ("mce", "relative_mce") if self.baseline else ()
-        return tuple(f"{self.prefix}/{metric}" for metric in (*self.metrics, *normalised))
+    def declared(self) -> dict[str, Metric]:
+        every = super().declared()
+        found = every if self.baseline else list(every)[:2]
+        return {name: every[name] for name in found}
 
     def evaluate(
         self, run: EvaluatedRun, variables: Variables, report: Report
@@ -71,7 +79,8 @@ class Robustness(Evaluator):
         baseline = self._baseline()  # first: a mistake in it should not cost an evaluation
 
         def error(source: Source, transforms: tuple[str, ...] | None = None) -> float:
-            examples = run.examine(variables, source, report, transforms=transforms)
+            batches = run.eval_stream(source, report, transforms)
+            examples = accuracy.examine(run.learner, variables, batches)
             return float((examples.predictions != examples.labels).mean())
 
         clean = error(run.dataset.test)

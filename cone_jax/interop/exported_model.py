@@ -40,7 +40,8 @@ def open_export(directory: Path | str) -> ExportedModel:
 
 def float32_network(spec: ModelSpec) -> models.Encoder:
     """The network as exports compute it: in float32, with convolutions that suit any machine."""
-    return models.build(dataclasses.replace(spec, dtype="float32"), plain_operations=True)
+    spec = dataclasses.replace(spec, dtype="float32")
+    return models.build(spec, platform=models.ANY_PLATFORM)
 
 
 def network_logits(

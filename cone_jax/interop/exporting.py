@@ -23,6 +23,7 @@ from cone_jax.interop import (
     exported_model,
     files,
     importing,
+    layouts,
     metadata,
     onnx_export,
     stablehlo,
@@ -47,6 +48,11 @@ class Bundle:
     variables: Mapping[str, Any]
     metadata: ExportMetadata
 
+    @property
+    def layout(self) -> str:
+        """The layout of `state_dict`."""
+        return layouts.available(self.encoder)[0]
+
     def state_dict(self) -> state_dict.StateDict:
         return state_dict.to_state_dict(self.encoder, self.variables)
 
@@ -64,6 +70,7 @@ class Format:
     file: str
     write: Callable[[Bundle, Path], None]  # to the path of `file`
     reload: Callable[[Bundle, Path, np.ndarray], np.ndarray]  # directory, images
+    named: bool = False  # holds tensors by name, in the bundle's layout
 
 
 def export(
@@ -89,7 +96,8 @@ def export(
     try:
         chosen = FORMATS[format]
         chosen.write(bundle, unfinished / chosen.file)
-        metadata.write(unfinished, format, chosen.file, bundle.encoder.spec, data)
+        layout = bundle.layout if chosen.named else None
+        metadata.write(unfinished, format, chosen.file, bundle.encoder.spec, data, layout)
         verify(bundle, lambda images: chosen.reload(bundle, unfinished, images), format)
         unfinished.chmod(0o755)  # mkdtemp makes it private
         shutil.rmtree(directory / format, ignore_errors=True)
@@ -115,7 +123,8 @@ def verify(bundle: Bundle, logits: Callable[[np.ndarray], np.ndarray], format: s
 
 
 def _write_safetensors(bundle: Bundle, path: Path) -> None:
-    files.write_safetensors(path, bundle.state_dict(), bundle.header())
+    header = bundle.header() | {"layout": json.dumps(bundle.layout)}
+    files.write_safetensors(path, bundle.state_dict(), header)
 
 
 def _write_torch(bundle: Bundle, path: Path) -> None:
@@ -159,8 +168,8 @@ def _reload_detectron2(bundle: Bundle, directory: Path, images: np.ndarray) -> n
 
 
 FORMATS = {
-    "safetensors": Format("model.safetensors", _write_safetensors, _reload),
-    "pth": Format("model.pth", _write_torch, _reload),
+    "safetensors": Format("model.safetensors", _write_safetensors, _reload, named=True),
+    "pth": Format("model.pth", _write_torch, _reload, named=True),
     "orbax": Format("variables", _write_orbax, _reload),
     "stablehlo": Format("model.stablehlo", _write_stablehlo, _reload),
     "onnx": Format("model.onnx", _write_onnx, _reload),

@@ -16,11 +16,10 @@ import orbax.checkpoint as ocp
 import safetensors
 import safetensors.numpy
 
-from cone_jax import checkpointing
 from cone_jax.errors import UserError
-from cone_jax.interop import metadata
+from cone_jax.interop import layouts, metadata
+from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
 
-OWN_LAYOUT = "cone_jax"  # paths of our variables, joined by "/"
 # Where training programs keep the weights inside what they save.
 WRAPPERS = ("state_dict", "model", "model_state_dict", "net")
 TORCH_SUFFIXES = (".pth", ".pt", ".bin", ".tar")
@@ -56,21 +55,21 @@ def _read_directory(path: Path) -> Weights:
     if (path / metadata.FILE).exists():
         found, _, _ = metadata.read(path)
         if found["format"] == "orbax":
-            return Weights(_flatten(read_orbax(path / found["file"])), OWN_LAYOUT)
+            return Weights(_flatten(read_orbax(path / found["file"])), layouts.OWN)
         if found["format"] in ("safetensors", "pth"):
             return read_weights(path / found["file"])
         raise UserError(
             f"{path} is an export to {found['format']}, which weights cannot be taken "
             "from; export to safetensors, pth or orbax"
         )
-    if (path / checkpointing.DIRECTORY).is_dir():
-        step = checkpointing.resolve_step(path)
-        path = path / checkpointing.DIRECTORY / str(step)
+    if (path / CHECKPOINTS_FOLDER).is_dir():
+        step = resolve_step(path)
+        path = path / CHECKPOINTS_FOLDER / str(step)
     if not (path / "state").is_dir():
         raise UserError(
             f"{path} is neither the directory of a run nor an export; give one, or weights"
         )
-    return Weights(_flatten(read_checkpoint(path)), OWN_LAYOUT)
+    return Weights(_flatten(read_checkpoint(path)), layouts.OWN)
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:

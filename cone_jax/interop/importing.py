@@ -112,11 +112,9 @@ def from_tensors(
         if name not in tensors:
             found["missing"].append(ours)
             continue
-        value = np.asarray(tensors[name], np.float32)
-        if layout != files.OWN_LAYOUT:
-            value = state_dict.from_torch(path, value)
+        value = state_dict.restore(layout, path, np.asarray(tensors[name], np.float32))
         shape = tuple(values[path].shape)
-        is_resized = path[-1] == "position" and value.shape != shape
+        is_resized = path[-1] == "position" and value.shape != shape and value.ndim == 3
         if is_resized:
             value = _fit_positions(value, shape)
         if value.shape == shape:
@@ -140,11 +138,10 @@ def _names(
     tensors: Mapping[str, np.ndarray], encoder: Encoder, variables: Variables, layout: str
 ) -> tuple[dict[layouts.Path, str], str]:
     """The names to look for: those of the layout and prefix under which most are found."""
-    if layout == files.OWN_LAYOUT:
-        flat = flax.traverse_util.flatten_dict(dict(variables))
-        return {path: "/".join(path) for path in flat}, layout
+    if layout:
+        return layouts.names(encoder, variables, layout), layout
     candidates = []
-    for candidate in [layout] if layout else layouts.available(encoder):
+    for candidate in layouts.available(encoder):
         names = layouts.names(encoder, variables, candidate)
         prefixes = {
             name.removesuffix(known)

@@ -12,6 +12,9 @@ is a projection head, a sequence of layers, so that
 works as it stands. DeiT is not in torchvision and is exported under timm's names, which are
 its authors'. The other `timm` names, and `cone` (the released checkpoint: ``net``, ``head``,
 ``fc``), are read only.
+
+A network that nobody else knows, such as one of the user's own, has the layout `cone_jax`: the
+paths of its variables, joined by "/", and each array as Flax arranges it.
 """
 
 import re
@@ -20,11 +23,14 @@ from typing import Any
 
 import flax
 
-from cone_jax.models import Encoder, ModelSpec, Projection
+from cone_jax.models import Encoder, ModelSpec, Projection, resnet
 
 Path = tuple[str, ...]
 # From a module's path below the backbone, joined by "/", to its name; the first match counts.
 Rules = list[tuple[str, Callable[..., str]]]
+
+# The layout that every network has.
+OWN = "cone_jax"
 
 LEAVES = {
     "kernel": ".weight",
@@ -37,12 +43,15 @@ LEAVES = {
 
 def names(encoder: Encoder, variables: Mapping[str, Any], layout: str) -> dict[Path, str]:
     """The name of every variable, by its path such as ``("params", "classifier", "bias")``."""
+    paths = flax.traverse_util.flatten_dict(dict(variables))
+    if layout == OWN:
+        return {path: "/".join(path) for path in paths}
     spec = encoder.spec
     rules, classifier = LAYOUTS[layout][_family(spec)]
     head = _head_names(spec, classifier, separate=layout == "cone")
     prefix = "net." if layout == "cone" else ""
     result = {}
-    for path in flax.traverse_util.flatten_dict(dict(variables)):
+    for path in paths:
         _, part, *module, leaf = path
         if part == "backbone":
             module_name = prefix + _apply(rules, "/".join(module))
@@ -54,7 +63,8 @@ def names(encoder: Encoder, variables: Mapping[str, Any], layout: str) -> dict[P
 
 def available(encoder: Encoder) -> list[str]:
     """The layouts in which this architecture is known to exist; the first is that of exports."""
-    return [layout for layout, families in LAYOUTS.items() if _family(encoder.spec) in families]
+    family = _family(encoder.spec)
+    return [*(layout for layout, families in LAYOUTS.items() if family in families), OWN]
 
 
 def _head_layers(head: Projection | None, part: str) -> list[str]:
@@ -90,7 +100,7 @@ def _head_names(spec: ModelSpec, classifier: str, *, separate: bool) -> dict[str
 
 
 def _family(spec: ModelSpec) -> str:
-    return "resnet" if spec.name.startswith("resnet") else spec.name
+    return "resnet" if spec.name in resnet.VARIANTS else spec.name
 
 
 def _apply(rules: Rules, module: str) -> str:

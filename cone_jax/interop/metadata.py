@@ -30,12 +30,20 @@ class ExportMetadata:
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # run, step, scores ...
 
 
-def write(directory: Path, format: str, file: str, spec: ModelSpec, data: ExportMetadata) -> None:
-    """The description of the export in `directory`."""
+def write(
+    directory: Path,
+    format: str,
+    file: str,
+    spec: ModelSpec,
+    data: ExportMetadata,
+    layout: str | None = None,
+) -> None:
+    """The description of the export in `directory`; `layout` where its tensors have names."""
     content = {
         "format": format,
         "file": file,
         "model": spec.to_dict(),
+        **({"layout": layout} if layout else {}),
         **dataclasses.asdict(data),
         "versions": versions(),
     }

@@ -1,7 +1,7 @@
-"""Variables to and from PyTorch's arrangement: names by layout, kernels transposed.
+"""Variables to and from another arrangement: names by layout, kernels transposed.
 
 PyTorch keeps convolution kernels as [out, in, height, width] and linear ones as [out, in];
-Flax as [height, width, in, out] and [in, out].
+Flax as [height, width, in, out] and [in, out]. Only our own layout keeps them as Flax does.
 """
 
 from collections.abc import Mapping
@@ -17,24 +17,25 @@ StateDict = dict[str, np.ndarray]
 
 
 def to_state_dict(encoder: Encoder, variables: Mapping[str, Any]) -> StateDict:
-    """All parameters and running statistics, float32, under the names of exports."""
+    """All parameters and running statistics, float32, in the layout of exports."""
     flat = flax.traverse_util.flatten_dict(dict(variables))
-    names = layouts.names(encoder, variables, layouts.available(encoder)[0])
+    layout = layouts.available(encoder)[0]
+    names = layouts.names(encoder, variables, layout)
     return {
-        names[path]: np.ascontiguousarray(to_torch(path, np.asarray(value, np.float32)))
+        names[path]: np.ascontiguousarray(arrange(layout, path, np.asarray(value, np.float32)))
         for path, value in flat.items()
     }
 
 
-def to_torch(path: layouts.Path, value: np.ndarray) -> np.ndarray:
-    """A variable as PyTorch arranges it."""
-    if path[-1] != "kernel":
+def arrange(layout: str, path: layouts.Path, value: np.ndarray) -> np.ndarray:
+    """A variable as `layout` arranges it."""
+    if layout == layouts.OWN or path[-1] != "kernel":
         return value
     return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
 
 
-def from_torch(path: layouts.Path, value: np.ndarray) -> np.ndarray:
-    """The inverse of `to_torch`."""
-    if path[-1] != "kernel":
+def restore(layout: str, path: layouts.Path, value: np.ndarray) -> np.ndarray:
+    """The inverse of `arrange`."""
+    if layout == layouts.OWN or path[-1] != "kernel":
         return value
     return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T

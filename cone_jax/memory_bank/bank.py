@@ -7,7 +7,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from cone_jax import losses
-from cone_jax.memory_bank import split_rows
+from cone_jax.memory_bank import sharded
 
 # The id of a row, or of a query, that belongs to no record. It is never excluded.
 NO_ID = -1
@@ -163,7 +163,7 @@ def _write(bank: MemoryBank, values: dict[str, Array], rows: Int[Array, " B"]) -
 
     if bank.mesh is None or not bank.split:
         return replace(_columns(bank), values, rows)
-    return split_rows.write(bank.mesh, _columns(bank), values, rows, replace)
+    return sharded.write(bank.mesh, _columns(bank), values, rows, replace)
 
 
 def shardings(bank: MemoryBank, mesh: Mesh) -> MemoryBank:

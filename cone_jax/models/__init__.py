@@ -1,10 +1,12 @@
-"""Architectures: one file a family, and the encoder they all become part of."""
+"""Architectures: one file per family, and the encoder they all become part of."""
 
 from cone_jax.models.cost import abstract_variables, multiply_accumulates, parameters
 from cone_jax.models.encoder import Classifier, Encoder, EncoderOutput, ModelSpec, Projection
-from cone_jax.models.registry import build, create, names
+from cone_jax.models.layers import ANY_PLATFORM
+from cone_jax.models.registry import build, create, from_settings, names
 
 __all__ = [
+    "ANY_PLATFORM",
     "Classifier",
     "Encoder",
     "EncoderOutput",
@@ -13,6 +15,7 @@ __all__ = [
     "abstract_variables",
     "build",
     "create",
+    "from_settings",
     "multiply_accumulates",
     "names",
     "parameters",

@@ -7,13 +7,10 @@ and the inverse deviation and needs two reductions, where automatic differentiat
 several activation-sized temporaries. Statistics are float32 whatever the input. And `groups`
 normalises slices of the batch on their own. Parameter names are Flax's.
 
-The sums come in two forms. An accelerator fuses any expression into a reduction. XLA:CPU hands
-reductions to a library that takes an array, or a product of two, and writes everything else to
-memory first; its form therefore sums x, x * x, dy and dy * x as they are, and corrects after.
+The sums come in two forms: an accelerator's here, a CPU's in `cone_jax.models.cpu.moments`.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -22,10 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from cone_jax.errors import UserError
-
-# Sums around 0 lose the digits of (mean / deviation) ** 2: two of seven here. Beyond, XLA:CPU sums
-# around the mean as well.
-MOST_CANCELLATION = 100.0
+from cone_jax.models.cpu import moments
 
 
 class BatchNorm(nn.Module):
@@ -89,15 +83,10 @@ def _wide(values: jax.Array, ndim: int) -> jax.Array:
 # and their cotangents are dropped.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _normalise(
-    epsilon: float,
-    for_cpu: bool,
-    x: jax.Array,
-    centre: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
+    epsilon: float, for_cpu: bool, *arrays: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """x [G, n, ..., C] -> normalised x, mean and biased variance [G, 1, ..., C]."""
-    return _normalise_forward(epsilon, for_cpu, x, centre, scale, bias)[0]
+    return _normalise_forward(epsilon, for_cpu, *arrays)[0]
 
 
 def _normalise_forward(
@@ -110,9 +99,9 @@ def _normalise_forward(
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]:
     x32 = x.astype(jnp.float32)
     if for_cpu:
-        mean, var = _moments_around_zero(x32, epsilon)
+        mean, var = moments.mean_and_variance(x32, epsilon)
     else:
-        mean, var = _moments_around(_wide(centre, x.ndim), x32)
+        mean, var = _mean_and_variance(x32, _wide(centre, x.ndim))
     inverse = lax.rsqrt(var + epsilon)
     factor = inverse * _wide(scale, x.ndim)
     y = (x32 - mean) * factor + _wide(bias, x.ndim)
@@ -134,8 +123,7 @@ def _normalise_backward(
         return (x32 - mean) * inverse
 
     if for_cpu:
-        near = (_total(dy * x32) - mean * sum_dy) * inverse
-        sum_dy_hat = _corrected(mean, inverse, near, lambda: _total(dy * hat()))
+        sum_dy_hat = moments.sum_with_normalised(dy, x32, mean, inverse, sum_dy)
     else:
         sum_dy_hat = _total(dy * hat())
     factor = inverse * _wide(scale, x.ndim)
@@ -147,7 +135,7 @@ def _normalise_backward(
 _normalise.defvjp(_normalise_forward, _normalise_backward)
 
 
-def _moments_around(centre: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _mean_and_variance(x: jax.Array, centre: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and biased variance in one pass, which accelerators fuse into the convolution.
 
     The difference of moments cancels badly far from 0, hence moments around the running mean.
@@ -156,22 +144,6 @@ def _moments_around(centre: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Arr
     offset = _average(shifted)
     var = jnp.maximum(_average(jnp.square(shifted)) - jnp.square(offset), 0.0)
     return offset + centre, var
-
-
-def _moments_around_zero(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
-    """The same on a CPU; where the difference cancels, the variance is summed once more."""
-    mean = _average(x)
-    var = jnp.maximum(_average(jnp.square(x)) - jnp.square(mean), 0.0)
-    inverse = lax.rsqrt(var + epsilon)
-    return mean, _corrected(mean, inverse, var, lambda: _average(jnp.square(x - mean)))
-
-
-def _corrected(
-    mean: jax.Array, inverse: jax.Array, near: jax.Array, exact: Callable[[], jax.Array]
-) -> jax.Array:
-    """The sum taken around 0 or, where the values are too far from there, the exact one."""
-    far = jnp.any(jnp.square(mean * inverse) > MOST_CANCELLATION)
-    return lax.cond(far, exact, lambda: near)
 
 
 def _average(x: jax.Array) -> jax.Array:

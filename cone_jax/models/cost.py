@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from cone_jax.models.encoder import Encoder
+from cone_jax.models.layers import ANY_PLATFORM
 from cone_jax.models.registry import build
 
 
@@ -29,7 +30,7 @@ def parameters(encoder: Encoder, image_size: int) -> int:
 
 def multiply_accumulates(encoder: Encoder, image_size: int) -> int:
     """Of convolutions and matrix products, for one image in evaluation mode."""
-    encoder = build(encoder.spec, plain_operations=True)
+    encoder = build(encoder.spec, platform=ANY_PLATFORM)
     image = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
     variables = abstract_variables(encoder, image_size)
     jaxpr = jax.make_jaxpr(lambda v, x: encoder.apply(v, x, train=False))(variables, image)

@@ -5,6 +5,8 @@ learned for images of `image_size`; other resolutions interpolate them, with the
 PyTorch uses, so that the result is the one of the public fine-tuning code.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from jax import lax
 
 from cone_jax.errors import UserError
 from cone_jax.models import layers
-from cone_jax.models.layers import Layers
+from cone_jax.models.layers import Layers, ResidualBackbone
 
 WIDTH = 192
 HEADS = 3
@@ -62,32 +64,27 @@ class Block(nn.Module):
         return self.make.drop_branch(self.make.dropout(self.dropout)(y), self.drop_rate)
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(ResidualBackbone):
     """Images [B, H, W, 3] -> features of the class token [B, 192], float32."""
 
-    make: Layers
-    patch: int = 16
     image_size: int = 224
-    dropout: float = 0.0
-    stochastic_depth: float = 0.0
-    remat: bool = False
 
-    classifier_std = 0.02  # of the published classifier's normal initialisation
+    classifier_std = 0.02
 
-    @nn.compact
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        make = self.make.training(train)
-        height, width = x.shape[1] // self.patch, x.shape[2] // self.patch
-        if (height * self.patch, width * self.patch) != x.shape[1:3]:
+    @nn.nowrap
+    def features(self, x: jax.Array, make: Layers) -> jax.Array:
+        patch = PATCH[self.stem]
+        height, width = x.shape[1] // patch, x.shape[2] // patch
+        if (height * patch, width * patch) != x.shape[1:3]:
             raise UserError(
                 f"data.image_size ({x.shape[1]}x{x.shape[2]}) must be a multiple of the patch "
-                f"({self.patch}) of this network"
+                f"({patch}) of this network"
             )
-        patch_init = layers.uniform_fan_in(3 * self.patch**2)
+        patch_init = layers.uniform_fan_in(3 * patch**2)
         x = nn.Conv(
             WIDTH,
-            (self.patch, self.patch),
-            strides=self.patch,
+            (patch, patch),
+            strides=patch,
             padding="VALID",
             dtype=make.dtype,
             kernel_init=patch_init,
@@ -95,15 +92,15 @@ class VisionTransformer(nn.Module):
             name="patch_embedding",
         )(x)
         x = x.reshape(x.shape[0], height * width, WIDTH)
-        side = self.image_size // self.patch
+        side = self.image_size // patch
         class_token = self.param("class_token", NORMAL, (1, 1, WIDTH))
         position = self.param("position", NORMAL, (1, 1 + side * side, WIDTH))
         position = interpolate_positions(position, (height, width))
         token = jnp.broadcast_to(class_token.astype(make.dtype), (x.shape[0], 1, WIDTH))
         x = jnp.concatenate((token, x), axis=1) + position.astype(make.dtype)
         x = make.dropout(self.dropout)(x)
-        block = nn.remat(Block) if self.remat else Block
-        for index, rate in enumerate(layers.linear_rates(self.stochastic_depth, DEPTH)):
+        block = self.repeated(Block)
+        for index, rate in enumerate(self.drop_rates(DEPTH)):
             x = block(make=make, dropout=self.dropout, drop_rate=rate, name=f"block{index}")(x)
         token = lax.index_in_dim(x, 0, axis=1, keepdims=False)
         return nn.LayerNorm(NORM_EPSILON, name="norm")(token.astype(jnp.float32))
@@ -135,14 +132,7 @@ def _bicubic(old: int, new: int) -> np.ndarray:
 
 
 def create(
-    name: str,
-    *,
-    make: Layers,
-    stem: str,
-    image_size: int | None = None,
-    dropout: float = 0.0,
-    stochastic_depth: float = 0.0,
-    remat: bool = False,
+    name: str, *, stem: str, image_size: int | None = None, **options: Any
 ) -> VisionTransformer:
     """DeiT-Tiny; `image_size` is the one positions are learned for (224, CIFAR stem 32)."""
     patch = PATCH[stem]
@@ -151,11 +141,4 @@ def create(
         raise UserError(
             f"model.options.image_size ({image_size}) must be a multiple of the patch ({patch})"
         )
-    return VisionTransformer(
-        make=make,
-        patch=patch,
-        image_size=image_size,
-        dropout=dropout,
-        stochastic_depth=stochastic_depth,
-        remat=remat,
-    )
+    return VisionTransformer(stem=stem, image_size=image_size, **options)

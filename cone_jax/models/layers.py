@@ -2,22 +2,26 @@
 
 PyTorch's padding (symmetric, whatever the stride), initialisation and BatchNorm constants, in
 Flax, so that a convention is decided once. Parameters and statistics are float32; `dtype` is
-that of the computation.
+that of the computation. Operations are XLA's own, except on a platform with an annex of its own
+forms, which is the CPU (`cone_jax.models.cpu`).
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from cone_jax.models import convolution, pooling
 from cone_jax.models.batch_norm import BatchNorm
+from cone_jax.models.cpu import convolution, pooling
 
 Initializer = nn.initializers.Initializer
+
+# Of graphs that leave this machine, and of counting operations.
+ANY_PLATFORM = "any"
 
 # He et al.: normal with std sqrt(2 / (kh * kw * out)).
 he_normal_fan_out: Initializer = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
@@ -37,15 +41,15 @@ def uniform_fan_in(fan_in: int) -> Initializer:
 class Layers:
     """Makes the layers of one network: what all of them have in common is said once.
 
-    `plain_operations` writes everything as XLA's own operations, for graphs that leave this
-    machine; otherwise each takes the form that suits the backend.
+    `platform` is the one that programs with this network are compiled for, as JAX's devices
+    name theirs; `ANY_PLATFORM` promises XLA's own operations.
     """
 
     dtype: Any = jnp.float32
     train: bool = False
     bn_momentum: float = 0.9
     bn_groups: int = 1
-    plain_operations: bool = False
+    platform: str = ANY_PLATFORM
 
     def training(self, train: bool) -> "Layers":
         """The same layers, in train or evaluation mode."""
@@ -72,7 +76,8 @@ class Layers:
             use_bias=False,
             dtype=self.dtype,
             kernel_init=kernel_init,
-            conv_general_dilated=self.convolve,
+            # None: XLA's own.
+            conv_general_dilated=convolution.convolve if self.for_cpu else None,
             name=name,
         )
 
@@ -89,6 +94,26 @@ class Layers:
             bias_init=bias_init,
             name=name,
         )
+
+    def conv_bn(
+        self,
+        x: jax.Array,
+        features: int,
+        kernel: int,
+        *,
+        name: str,
+        bias_init: Initializer = nn.initializers.zeros,
+        **options: Any,
+    ) -> jax.Array:
+        """Applies `conv` and `batch_norm`, whose names end in ``_conv`` and ``_bn``."""
+        x = self.conv(features, kernel, name=f"{name}_conv", **options)(x)
+        return self.batch_norm(bias_init=bias_init, name=f"{name}_bn")(x)
+
+    def shortcut(self, x: jax.Array, width: int, stride: int) -> jax.Array:
+        """Identity, or a 1x1 convolution and BatchNorm where the shape changes."""
+        if stride == 1 and x.shape[-1] == width:
+            return x
+        return self.conv_bn(x, width, 1, stride=stride, name="downsample")
 
     def linear(
         self,
@@ -122,27 +147,59 @@ class Layers:
     @property
     def for_cpu(self) -> bool:
         """Whether layers take the forms that XLA:CPU computes fastest."""
-        return jax.default_backend() == "cpu" and not self.plain_operations
-
-    @property
-    def convolve(self) -> Any:
-        """The convolution, as `flax.linen.Conv` takes it."""
-        return convolution.for_cpu if self.for_cpu else convolution.plain
+        return self.platform == "cpu"
 
     def max_pool(self, x: jax.Array) -> jax.Array:
         """3x3 with stride 2, padded by one (with minus infinity)."""
-        return (pooling.max_pool_for_cpu if self.for_cpu else pooling.plain_max_pool)(x)
+        if self.for_cpu:
+            return pooling.max_pool(x)
+        return nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+
+
+class Backbone(nn.Module):
+    """Images [B, H, W, 3] -> pooled features [B, d], float32: what the architectures share.
+
+    The fields, and those that an architecture adds, are what ``model.options`` may set.
+    """
+
+    make: Layers
+    stem: str = "imagenet"
+    dropout: float = 0.0
+    remat: bool = False
+
+    # Of the published classifier's normal initialisation; None: PyTorch's default.
+    classifier_std: ClassVar[float | None] = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        return self.features(x, self.make.training(train))
+
+    def features(self, x: jax.Array, make: Layers) -> jax.Array:
+        """The network itself, of the layers that `make` makes."""
+        raise NotImplementedError
+
+    @nn.nowrap
+    def repeated(self, block: type[nn.Module]) -> Callable[..., nn.Module]:
+        """`block`, whose activations are recomputed in the backward pass if the config says so."""
+        return nn.remat(block) if self.remat else block
+
+    @nn.nowrap
+    def pooled(self, x: jax.Array, make: Layers) -> jax.Array:
+        """[B, H, W, d] -> [B, d], with dropout."""
+        return make.dropout(self.dropout)(global_average_pool(x))
+
+
+class ResidualBackbone(Backbone):
+    """A backbone with branches that stochastic depth can drop."""
+
+    stochastic_depth: float = 0.0
+
+    @nn.nowrap
+    def drop_rates(self, blocks: int) -> list[float]:
+        """The rate for each block, rising linearly from 0 to `stochastic_depth`."""
+        return [self.stochastic_depth * index / max(blocks - 1, 1) for index in range(blocks)]
 
 
 def global_average_pool(x: jax.Array) -> jax.Array:
     """[B, H, W, d] -> [B, d], averaged in float32."""
     return jnp.mean(x.astype(jnp.float32), axis=(1, 2))
-
-
-def linear_rates(highest: float, blocks: int) -> list[float]:
-    """Stochastic depth's rate for each block, rising linearly from 0 to `highest`.
-
-    >>> linear_rates(0.2, 3)
-    [0.0, 0.1, 0.2]
-    """
-    return [highest * index / max(blocks - 1, 1) for index in range(blocks)]

@@ -1,26 +1,31 @@
 """Architectures by name."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from cone_jax.errors import UserError, closest
 from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
 from cone_jax.models.encoder import Classifier, Encoder, ModelSpec, Projection
 from cone_jax.models.layers import Layers
+from cone_jax.registry import Registry
+from cone_jax.settings import Model
 
 # Each maps (name, *, make, stem, **options) to a backbone: images [B,H,W,3] -> features [B,d].
 BackboneFactory = Callable[..., nn.Module]
 
-BACKBONES: dict[str, BackboneFactory] = {
+_OWN: dict[str, BackboneFactory] = {
     **dict.fromkeys(resnet.VARIANTS, resnet.create),
     "regnetx_400mf": regnet.create,
     "mobilenet_v2": mobilenet.create,
     "shufflenet_v2": shufflenet.create,
     "deit_tiny": deit.create,
 }
+BACKBONES = Registry("network", "cone_jax.models", _OWN)
 
 
 def names() -> tuple[str, ...]:
@@ -41,9 +46,10 @@ def create(
     classifier: Classifier = Classifier(),
     predictor: Projection | None = None,
     dtype: Any = jnp.float32,
+    platform: str | None = None,
     **options: Any,
 ) -> Encoder:
-    """The encoder for architecture `name`.
+    """The encoder for architecture `name`, in the forms that suit `platform` (see `build`).
 
     `projection` None gives the plain classifier on pooled features; `predictor` adds a second
     head on the embedding, which some methods train against. Further `options`:
@@ -74,15 +80,49 @@ def create(
             predictor,
             jnp.dtype(dtype).name,
             tuple(sorted(options.items())),
-        )
+        ),
+        platform=platform,
     )
 
 
-def build(spec: ModelSpec, *, plain_operations: bool = False) -> Encoder:
+def from_settings(settings: Model, num_classes: int, platform: str | None = None) -> Encoder:
+    """The encoder that the section ``model`` of a config describes (see `build`)."""
+    projection = predictor = None
+    if settings.projection:
+        projection = Projection(
+            dim=settings.embedding_dim,
+            hidden=settings.head_hidden or None,
+            layers=settings.head_layers,
+            batch_norm=settings.head_batch_norm,
+            normalise_input=settings.head_normalise_input,
+            output_batch_norm=settings.head_output_batch_norm,
+        )
+        if settings.predictor:
+            predictor = Projection(dim=settings.embedding_dim, hidden=settings.predictor_hidden)
+    options = dataclasses.asdict(settings.options)
+    return create(
+        settings.name,
+        num_classes,
+        stem=settings.stem,
+        projection=projection,
+        classifier=Classifier(
+            input=settings.classifier_input,
+            kind=settings.classifier,
+            bias=settings.classifier_bias,
+        ),
+        predictor=predictor,
+        dtype=jnp.dtype(settings.dtype),
+        platform=platform,
+        **{name: value for name, value in options.items() if value is not None},
+    )
+
+
+def build(spec: ModelSpec, *, platform: str | None = None) -> Encoder:
     """The encoder that `spec` describes.
 
-    `plain_operations` forgoes the forms that suit this machine's backend: for counting
-    operations, and for graphs that run elsewhere.
+    `platform` is the one that its programs will be compiled for: ``cpu``, ``gpu``, ``tpu`` or
+    `ANY_PLATFORM`. None means that of JAX's default backend, now. It decides the form of
+    operations, never their results, and is not part of what a network is.
     """
     if spec.name not in BACKBONES:
         raise UserError(
@@ -95,7 +135,7 @@ def build(spec: ModelSpec, *, plain_operations: bool = False) -> Encoder:
         dtype=jnp.dtype(spec.dtype),
         bn_momentum=options.pop("bn_momentum", 0.9),
         bn_groups=options.pop("bn_groups", 1),
-        plain_operations=plain_operations,
+        platform=jax.default_backend() if platform is None else platform,
     )
     for option in ("dropout", "stochastic_depth"):
         if not 0.0 <= options.get(option, 0.0) < 1.0:

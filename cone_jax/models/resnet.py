@@ -7,20 +7,16 @@ in the last BatchNorm of a branch, as released.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 
-from cone_jax.models import layers
-from cone_jax.models.layers import Layers
-
-Stem = Literal["imagenet", "cifar"]
+from cone_jax.models.layers import Layers, ResidualBackbone
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+class ResidualBlock(nn.Module):
+    """A branch of convolutions, which its kinds define, and a shortcut."""
 
     planes: int
     stride: int
@@ -31,63 +27,51 @@ class BasicBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        shortcut = self.make.shortcut(x, self.planes * self.expansion, self.stride)
+        return nn.relu(self.make.drop_branch(self.branch(x), self.drop_rate) + shortcut)
+
+    def branch(self, x: jax.Array) -> jax.Array:
+        """[B, H, W, C] -> [B, H / stride, W / stride, planes * expansion]."""
+        raise NotImplementedError
+
+
+class BasicBlock(ResidualBlock):
+    """Two 3x3 convolutions and a shortcut."""
+
+    @nn.nowrap
+    def branch(self, x: jax.Array) -> jax.Array:
         make = self.make
-        shortcut = _shortcut(self, x)
         x = make.conv(self.planes, 3, stride=self.stride, name="conv1")(x)
         x = nn.relu(make.batch_norm(name="bn1")(x))
         x = make.conv(self.planes, 3, name="conv2")(x)
-        x = make.batch_norm(name="bn2")(x)
-        return nn.relu(make.drop_branch(x, self.drop_rate) + shortcut)
+        return make.batch_norm(name="bn2")(x)
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(ResidualBlock):
     """1x1, 3x3 with the stride, 1x1 to four times the planes, and a shortcut."""
-
-    planes: int
-    stride: int
-    make: Layers
-    drop_rate: float = 0.0
 
     expansion = 4
 
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    @nn.nowrap
+    def branch(self, x: jax.Array) -> jax.Array:
         make = self.make
-        shortcut = _shortcut(self, x)
         x = make.conv(self.planes, 1, name="conv1")(x)
         x = nn.relu(make.batch_norm(name="bn1")(x))
         x = make.conv(self.planes, 3, stride=self.stride, name="conv2")(x)
         x = nn.relu(make.batch_norm(name="bn2")(x))
         x = make.conv(self.planes * self.expansion, 1, name="conv3")(x)
-        x = make.batch_norm(name="bn3")(x)
-        return nn.relu(make.drop_branch(x, self.drop_rate) + shortcut)
+        return make.batch_norm(name="bn3")(x)
 
 
-def _shortcut(block: BasicBlock | Bottleneck, x: jax.Array) -> jax.Array:
-    """Identity, or a 1x1 projection where the shape changes. Called inside the block."""
-    width = block.planes * block.expansion
-    if block.stride == 1 and x.shape[-1] == width:
-        return x
-    x = block.make.conv(width, 1, stride=block.stride, name="downsample_conv")(x)
-    return block.make.batch_norm(name="downsample_bn")(x)
-
-
-class ResNet(nn.Module):
+class ResNet(ResidualBackbone, kw_only=True):
     """Images [B, H, W, 3] -> pooled features [B, d], float32."""
 
     depths: tuple[int, ...]
-    block: Callable[..., nn.Module]
-    make: Layers
-    stem: Stem = "imagenet"
+    block: type[ResidualBlock]
     width: int = 64
-    dropout: float = 0.0
-    stochastic_depth: float = 0.0
-    remat: bool = False
 
-    @nn.compact
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        make = self.make.training(train)
-        x = x.astype(make.dtype)
+    @nn.nowrap
+    def features(self, x: jax.Array, make: Layers) -> jax.Array:
         if self.stem == "imagenet":
             x = make.conv(self.width, 7, stride=2, name="conv1")(x)
         else:
@@ -95,8 +79,8 @@ class ResNet(nn.Module):
         x = nn.relu(make.batch_norm(name="bn1")(x))
         if self.stem == "imagenet":
             x = make.max_pool(x)
-        block = nn.remat(self.block) if self.remat else self.block
-        rates = iter(layers.linear_rates(self.stochastic_depth, sum(self.depths)))
+        block = self.repeated(self.block)
+        rates = iter(self.drop_rates(sum(self.depths)))
         for stage, depth in enumerate(self.depths):
             for index in range(depth):
                 x = block(
@@ -106,7 +90,7 @@ class ResNet(nn.Module):
                     drop_rate=next(rates),
                     name=f"layer{stage + 1}_{index}",
                 )(x)
-        return make.dropout(self.dropout)(layers.global_average_pool(x))
+        return self.pooled(x, make)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +98,7 @@ class Variant:
     """What sets one ResNet apart from another."""
 
     depths: tuple[int, ...]
-    block: type[nn.Module]
+    block: type[ResidualBlock]
     width: int = 64
 
 
@@ -131,25 +115,9 @@ VARIANTS = {
 }
 
 
-def create(
-    name: str,
-    *,
-    make: Layers,
-    stem: Stem,
-    width: int | None = None,
-    dropout: float = 0.0,
-    stochastic_depth: float = 0.0,
-    remat: bool = False,
-) -> ResNet:
+def create(name: str, *, width: int | None = None, **options: Any) -> ResNet:
     """The backbone `name`; `width` replaces the planes of the first stage."""
     variant = VARIANTS[name]
     return ResNet(
-        depths=variant.depths,
-        block=variant.block,
-        make=make,
-        stem=stem,
-        width=width or variant.width,
-        dropout=dropout,
-        stochastic_depth=stochastic_depth,
-        remat=remat,
+        depths=variant.depths, block=variant.block, width=width or variant.width, **options
     )

@@ -6,24 +6,27 @@ keeps the resolution (3x3 with stride 1, no pooling). Units concatenate instead 
 there is no residual branch that stochastic depth could drop.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from cone_jax.models import layers
-from cone_jax.models.layers import Layers
+from cone_jax.models.layers import Backbone, Layers
 
 STEM_WIDTH = 24
 LAST_WIDTH = 1024
 # channels and units of stages 2, 3 and 4
 STAGES = ((116, 4), (232, 8), (464, 4))
 
-BIAS_INIT = nn.initializers.constant(1e-4)
-
 
 def fan_in_normal(rng: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """The authors' rule: std 1 / (input channels of a group), so 1 for a depthwise kernel."""
     return jax.random.normal(rng, shape, dtype) / shape[2]
+
+
+# The authors' initialisation of a convolution and its BatchNorm.
+INIT: dict[str, Any] = {"kernel_init": fan_in_normal, "bias_init": nn.initializers.constant(1e-4)}
 
 
 class Unit(nn.Module):
@@ -52,47 +55,26 @@ class Unit(nn.Module):
         return jnp.stack((left, right), axis=-1).reshape(*left.shape[:-1], self.width)
 
     def _pointwise(self, x: jax.Array, width: int, name: str) -> jax.Array:
-        x = self.make.conv(width, 1, kernel_init=fan_in_normal, name=f"{name}_conv")(x)
-        return nn.relu(self.make.batch_norm(bias_init=BIAS_INIT, name=f"{name}_bn")(x))
+        return nn.relu(self.make.conv_bn(x, width, 1, name=name, **INIT))
 
     def _depthwise(self, x: jax.Array, name: str) -> jax.Array:
         width = x.shape[-1]
-        x = self.make.conv(
-            width,
-            3,
-            stride=self.stride,
-            groups=width,
-            kernel_init=fan_in_normal,
-            name=f"{name}_conv",
-        )(x)
-        return self.make.batch_norm(bias_init=BIAS_INIT, name=f"{name}_bn")(x)
+        return self.make.conv_bn(x, width, 3, stride=self.stride, groups=width, name=name, **INIT)
 
 
-class ShuffleNetV2(nn.Module):
+class ShuffleNetV2(Backbone):
     """Images [B, H, W, 3] -> pooled features [B, 1024], float32."""
 
-    make: Layers
-    stem: str = "imagenet"
-    dropout: float = 0.0
-    remat: bool = False
+    classifier_std = 0.01
 
-    classifier_std = 0.01  # of the published classifier's normal initialisation
-
-    @nn.compact
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        make = self.make.training(train)
-        x = x.astype(make.dtype)
-        x = make.conv(
-            STEM_WIDTH,
-            3,
-            stride=1 if self.stem == "cifar" else 2,
-            kernel_init=nn.initializers.normal(0.01),
-            name="stem_conv",
-        )(x)
-        x = nn.relu(make.batch_norm(bias_init=BIAS_INIT, name="stem_bn")(x))
+    @nn.nowrap
+    def features(self, x: jax.Array, make: Layers) -> jax.Array:
+        stride = 1 if self.stem == "cifar" else 2
+        stem_init = INIT | {"kernel_init": nn.initializers.normal(0.01)}
+        x = nn.relu(make.conv_bn(x, STEM_WIDTH, 3, stride=stride, name="stem", **stem_init))
         if self.stem == "imagenet":
             x = make.max_pool(x)
-        unit = nn.remat(Unit) if self.remat else Unit
+        unit = self.repeated(Unit)
         for stage, (width, depth) in enumerate(STAGES, start=2):
             for index in range(depth):
                 x = unit(
@@ -101,13 +83,10 @@ class ShuffleNetV2(nn.Module):
                     make=make,
                     name=f"stage{stage}_{index}",
                 )(x)
-        x = make.conv(LAST_WIDTH, 1, kernel_init=fan_in_normal, name="last_conv")(x)
-        x = nn.relu(make.batch_norm(bias_init=BIAS_INIT, name="last_bn")(x))
-        return make.dropout(self.dropout)(layers.global_average_pool(x))
+        x = nn.relu(make.conv_bn(x, LAST_WIDTH, 1, name="last", **INIT))
+        return self.pooled(x, make)
 
 
-def create(
-    name: str, *, make: Layers, stem: str, dropout: float = 0.0, remat: bool = False
-) -> ShuffleNetV2:
+def create(name: str, **options: Any) -> ShuffleNetV2:
     """ShuffleNetV2 at width 1.0."""
-    return ShuffleNetV2(make=make, stem=stem, dropout=dropout, remat=remat)
+    return ShuffleNetV2(**options)

@@ -2,17 +2,17 @@
 
 from rich.console import Console
 
-from cone_jax import summary
 from cone_jax.analysis import figure_style, paper_figures
-from cone_jax.analysis.evidence import gather
+from cone_jax.analysis.report_inputs import gather
 from cone_jax.analysis.run_comparison import group_runs
-from cone_jax.command_line import Arguments
+from cone_jax.console import plain_lines
 from cone_jax.errors import UserError
+from cone_jax.modes.command_line import Arguments
 
 
 def analyze(arguments: Arguments, console: Console) -> None:
     """Writes PNG and SVG files below the workdir."""
-    say = summary.plain_lines(console)
+    say = plain_lines(console)
     directories = arguments.workdirs or (arguments.workdir,)
     step = arguments.flags["step"]
     evidence = [gather(directory, step) for directory in directories]
@@ -22,7 +22,7 @@ def analyze(arguments: Arguments, console: Console) -> None:
     names = [group.name for group in groups] if distinct else [e.run.name for e in evidence]
     for item in evidence:
         if item.missing:
-            say(f"left out of {item.run.directory}: {item.missing}")
+            say(f"left out of {item.run.path}: {item.missing}")
     drawn = paper_figures.draw(evidence, names)
     if not drawn:
         raise UserError(f"--workdir ({arguments.workdir}): nothing recorded to draw a figure of")

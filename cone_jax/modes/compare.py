@@ -4,11 +4,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from cone_jax import summary
-from cone_jax.analysis import comparison_files, run_comparison
-from cone_jax.analysis.recorded_run import RecordedRun
-from cone_jax.command_line import Arguments
+from cone_jax.analysis import run_comparison
+from cone_jax.console import plain_lines
 from cone_jax.errors import UserError
+from cone_jax.modes.command_line import Arguments
+from cone_jax.training.run_directory import RunDirectory
 
 
 def compare(arguments: Arguments, console: Console) -> None:
@@ -16,9 +16,9 @@ def compare(arguments: Arguments, console: Console) -> None:
     if len(arguments.workdirs) < 2:
         raise UserError(
             f"--workdirs ({arguments.flags['workdirs']!r}) must name two runs or more, joined by "
-            "commas; for one run beside the paper: python -m cone_jax.analysis.compare RUN"
+            "commas; for one run beside the paper: python -m cone_jax.analysis.paper_comparison RUN"
         )
-    runs = [RecordedRun.open(directory) for directory in arguments.workdirs]
+    runs = [RunDirectory.open(directory) for directory in arguments.workdirs]
     header, rows = run_comparison.table(run_comparison.group_runs(runs))
     table = Table(box=box.SIMPLE)
     for place, name in enumerate(header):
@@ -26,5 +26,5 @@ def compare(arguments: Arguments, console: Console) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    path = comparison_files.write(runs, arguments.workdir)
-    summary.plain_lines(console)(f"written: {path}")
+    path = run_comparison.write(runs, arguments.workdir)
+    plain_lines(console)(f"written: {path}")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import summary, workdir
-from cone_jax.command_line import FLAGS, Arguments
+from cone_jax.console import plain_lines
+from cone_jax.data import contact_sheet as previews
 from cone_jax.data import packing, preparation
-from cone_jax.data import preview as previews
 from cone_jax.errors import UserError
-from cone_jax.training.run import Run
+from cone_jax.modes.command_line import FLAGS, Arguments
+from cone_jax.training.run_directory import RunDirectory
 
 
 def prepare(arguments: Arguments, console: Console) -> None:
@@ -17,7 +17,7 @@ def prepare(arguments: Arguments, console: Console) -> None:
     data = arguments.config.data
     if data.source != "tfds":
         raise UserError(f"--mode=prepare is for TFDS; data.source ({data.source!r}) must be 'tfds'")
-    preparation.prepare(data.name, data.path, report=summary.plain_lines(console))
+    preparation.prepare(data.name, data.path, report=plain_lines(console))
 
 
 def pack(arguments: Arguments, console: Console) -> None:
@@ -37,7 +37,7 @@ def pack(arguments: Arguments, console: Console) -> None:
         holdout=data.holdout,
         holdout_seed=data.holdout_seed,
         threads=data.threads,
-        report=summary.plain_lines(console),
+        report=plain_lines(console),
     )
 
 
@@ -46,13 +46,13 @@ def preview(arguments: Arguments, console: Console) -> None:
 
     With --step it draws the very batch that a run took, or will take, in that step.
     """
-    say, step = summary.plain_lines(console), arguments.flags["step"]
+    say, step = plain_lines(console), arguments.flags["step"]
     if step == FLAGS["step"][0]:
         path = Path(arguments.flags["output"] or arguments.workdir / "preview.png")
         written = previews.write_training_samples(arguments.config, path)
         say(f"written: {written} (augmented training samples with their classes)")
         return
-    run = Run.open(workdir.load_config(arguments.workdir))
+    run = RunDirectory.open(arguments.workdir).run
     if not (step.isdecimal() and 1 <= int(step) <= run.total_steps):
         raise UserError(f"--step ({step!r}) must be one of the run's steps, 1 to {run.total_steps}")
     batch = run.host_batch(int(step))

@@ -6,57 +6,55 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import atomic_file, call_spec, checkpointing, distributed, summary, workdir
-from cone_jax.analysis import outcome_files
-from cone_jax.checkpointing import Checkpoints
-from cone_jax.command_line import Arguments
+from cone_jax import atomic_file, distributed, spec_strings
+from cone_jax.analysis import evaluation_files
+from cone_jax.console import Metric, plain_lines, print_evaluation
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
 from cone_jax.evaluation.evaluator import Evaluator, Outcome
-from cone_jax.training.run import Run
+from cone_jax.modes.command_line import Arguments
+from cone_jax.training.run_directory import RunDirectory
 
 
 def evaluate(arguments: Arguments, console: Console) -> None:
     """Runs the evaluators of the run's config, or those of --evaluators, on one checkpoint."""
     try:
-        asked_for = call_spec.separate(arguments.flags["evaluators"])
+        asked_for = spec_strings.separate(arguments.flags["evaluators"])
     except ValueError as error:
         raise UserError(f"--evaluators: {error}") from error
-    config = workdir.load_config(arguments.workdir)
-    evaluators = registry.parse(asked_for or config.evaluation.evaluators)
-    evaluate_checkpoint(arguments, console, evaluators)
+    directory = RunDirectory.open(arguments.workdir)
+    evaluators = registry.parse(asked_for or directory.config.evaluation.evaluators)
+    evaluate_checkpoint(directory, arguments.flags["step"], console, evaluators)
 
 
 def evaluate_checkpoint(
-    arguments: Arguments, console: Console, evaluators: tuple[Evaluator, ...]
+    directory: RunDirectory, step: str, console: Console, evaluators: tuple[Evaluator, ...]
 ) -> dict[str, float]:
-    """Runs `evaluators` on the checkpoint of --step; prints, writes and returns the scores.
+    """Runs `evaluators` on the checkpoint `step`; prints, writes and returns the scores.
 
     All scores go to ``evaluation.json``, the tables and figures of each evaluator to
     ``evaluation/<its name>/``.
     """
-    directory = arguments.workdir
-    config = workdir.load_config(directory)
-    step = checkpointing.resolve_step(
-        directory, arguments.flags["step"], best_metric=config.checkpoint.best_metric
-    )
-    outcomes = _outcomes(Run.open(config), directory, step, evaluators, console)
+    number = directory.resolve(step)
+    outcomes = _outcomes(directory, number, evaluators, console)
     scores: dict[str, float] = {}
+    declared: dict[str, Metric] = {}
     remarks: dict[str, str] = {}  # of the first that has any
     for evaluator, outcome in outcomes:
         scores |= evaluator.named(outcome)
-        remarks = remarks or outcome_files.remarks(outcome)
-    summary.print_evaluation(console, f"{directory}, step {step:,}", scores, remarks)
+        declared |= evaluator.declared()
+        remarks = remarks or evaluation_files.remarks(outcome)
+    print_evaluation(console, f"{directory.path}, step {number:,}", scores, declared, remarks)
     if distributed.is_primary():
-        for path in _write(directory, step, scores, outcomes):
-            summary.plain_lines(console)(f"written: {path}")
+        for path in _write(directory.path, number, scores, outcomes):
+            plain_lines(console)(f"written: {path}")
     return scores
 
 
 def _outcomes(
-    run: Run, directory: Path, step: int, evaluators: tuple[Evaluator, ...], console: Console
+    directory: RunDirectory, step: int, evaluators: tuple[Evaluator, ...], console: Console
 ) -> list[tuple[Evaluator, Outcome]]:
-    stage = run.stage_at(step)
+    stage = directory.run.stage_at(step)
     served = [evaluator for evaluator in evaluators if stage.can_serve(evaluator)]
     if len(served) < len(evaluators):
         left_out = next(item for item in evaluators if item not in served)
@@ -66,11 +64,10 @@ def _outcomes(
             f"--evaluators: the checkpoint at step {step} has no {left_out.network} network"
         )
     outcomes: list[tuple[Evaluator, Outcome]] = []
-    with Checkpoints(directory, read_only=True) as checkpoints:
-        for evaluator in evaluators:
-            variables = run.restore_variables(checkpoints, step, evaluator.network)
-            outcome = evaluator.evaluate(stage, variables, summary.plain_lines(console))
-            outcomes.append((evaluator, outcome))
+    for evaluator in evaluators:
+        variables = directory.variables(stage, step, evaluator.network)
+        outcome = evaluator.evaluate(stage, variables, plain_lines(console))
+        outcomes.append((evaluator, outcome))
     return outcomes
 
 
@@ -88,7 +85,7 @@ def _write(
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
     paths = [path]
     for evaluator, outcome in outcomes:
-        paths += outcome_files.write(outcome, directory / "evaluation" / evaluator.prefix)
+        paths += evaluation_files.write(outcome, directory / "evaluation" / evaluator.prefix)
     return paths
 
 

@@ -2,16 +2,18 @@
 
 from rich.console import Console
 
-from cone_jax import interop, summary, trained_run
-from cone_jax.command_line import Arguments
+from cone_jax import interop
+from cone_jax.console import plain_lines
+from cone_jax.modes.command_line import Arguments
+from cone_jax.training.run_directory import RunDirectory
 
 
 def export(arguments: Arguments, console: Console) -> None:
     """Writes ``<workdir>/exports/<format>/``, or below --output."""
-    run = trained_run.open_run(arguments.workdir, arguments.flags["step"])
+    network = RunDirectory.open(arguments.workdir).deployed(arguments.flags["step"])
     directory = arguments.flags["output"] or arguments.workdir / "exports"
     path = interop.export(
-        arguments.flags["format"], run.variables, run.encoder, run.metadata, directory
+        arguments.flags["format"], network.variables, network.encoder, network.metadata, directory
     )
-    step = run.metadata.origin["step"]
-    summary.plain_lines(console)(f"written: {path} (step {step}; read back, same logits)")
+    step = network.metadata.origin["step"]
+    plain_lines(console)(f"written: {path} (step {step}; read back, same logits)")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import prediction, summary
-from cone_jax.command_line import Arguments
+from cone_jax import prediction
+from cone_jax.console import plain_lines
 from cone_jax.errors import UserError
+from cone_jax.modes.command_line import Arguments
 from cone_jax.prediction import Prediction
 
 WRITERS = {".csv": prediction.write_csv, ".jsonl": prediction.write_jsonl}
@@ -23,11 +24,11 @@ def predict(arguments: Arguments, console: Console) -> None:
         raise UserError(f"--output ({output}) must end in {' or '.join(WRITERS)}")
     predictor = prediction.open_model(arguments.workdir, step=arguments.flags["step"])
     WRITERS[output.suffix](output, _print_each(predictor(images), console))
-    summary.plain_lines(console)(f"written: {output}")
+    plain_lines(console)(f"written: {output}")
 
 
 def _print_each(predictions: Iterable[Prediction], console: Console) -> Iterator[Prediction]:
-    say = summary.plain_lines(console)
+    say = plain_lines(console)
     any_read, last = False, None
     for result in predictions:
         ranked = zip(result.classes, result.probabilities, strict=True)

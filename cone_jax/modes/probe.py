@@ -8,21 +8,21 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from cone_jax import atomic_file, checkpointing, distributed, summary, workdir
-from cone_jax.checkpointing import Checkpoints
-from cone_jax.command_line import Arguments
-from cone_jax.evaluation.evaluator import Variables
+from cone_jax import atomic_file, distributed
+from cone_jax.console import plain_lines
 from cone_jax.evaluation.probes import (
     Features,
+    extract,
     feature_files,
     few_shot_scores,
     knn_scores,
     linear_scores,
 )
-from cone_jax.evaluation.probes.evaluators import SPACES, look
-from cone_jax.training import initial_weights
+from cone_jax.evaluation.probes.extraction import SPACES
+from cone_jax.modes.command_line import Arguments
+from cone_jax.training import pretrained
 from cone_jax.training.run import Run
-from cone_jax.transfer import starting_point
+from cone_jax.training.run_directory import RunDirectory
 
 RESULT_FILE = "probe.json"
 
@@ -33,22 +33,25 @@ def probe(arguments: Arguments, console: Console) -> None:
     The first needs only the workdir; the second takes the data from the config, and the network
     too where the weights do not say what it is.
     """
-    say = summary.plain_lines(console)
+    say = plain_lines(console)
     output = Path(arguments.flags["output"]).expanduser() if arguments.flags["output"] else None
     if output is not None:
         feature_files.check_path(output)
     if arguments.config.init_from:
-        config = starting_point.adopt(arguments.config, arguments.recipe, arguments.flags["step"])
-        starting_point.check_weights(config)
+        config = pretrained.adopt(arguments.config, arguments.recipe, arguments.flags["step"])
+        pretrained.check_weights(config)
         run = Run.open(config)
         origin: dict[str, Any] = {"init_from": config.init_from}
-        state, _ = initial_weights.load(run, say)
+        state, _ = pretrained.load(run, say)
         variables = state.variables
     else:
-        run, variables, step = _checkpoint(arguments)
+        directory = RunDirectory.open(arguments.workdir)
+        step = directory.resolve(arguments.flags["step"])
+        run = directory.run.stage_at(step)
+        variables = directory.variables(run, step)
         origin = {"step": step}
     splits = {
-        name: look(run, variables, source, say)
+        name: extract(run.learner, variables, run.eval_stream(source, say))
         for name, source in (("train", run.dataset.train), ("test", run.dataset.test))
     }
     if output is not None and distributed.is_primary():
@@ -70,7 +73,7 @@ def all_scores(run: Run, train: Features, test: Features) -> dict[str, dict[str,
     for space in SPACES:
         if space == "embedding" and run.learner.encoder.spec.projection is None:
             continue
-        sets = getattr(train, space), train.labels, getattr(test, space), test.labels
+        sets = train.labelled(space), test.labelled(space)
         scores[space] = {
             name: value
             for scored_by in (knn_scores, linear_scores, few_shot_scores)
@@ -79,17 +82,6 @@ def all_scores(run: Run, train: Features, test: Features) -> dict[str, dict[str,
             ).items()
         }
     return scores
-
-
-def _checkpoint(arguments: Arguments) -> tuple[Run, Variables, int]:
-    config = workdir.load_config(arguments.workdir)
-    step = checkpointing.resolve_step(
-        arguments.workdir, arguments.flags["step"], best_metric=config.checkpoint.best_metric
-    )
-    run = Run.open(config)
-    with Checkpoints(arguments.workdir, read_only=True) as checkpoints:
-        variables = run.restore_variables(checkpoints, step, "evaluated")
-    return run.stage_at(step), variables, step
 
 
 def _print(console: Console, scores: dict[str, dict[str, float]]) -> None:

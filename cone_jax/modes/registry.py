@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from cone_jax.command_line import Arguments
 from cone_jax.modes import (
     analyze,
     compare,
@@ -20,6 +19,7 @@ from cone_jax.modes import (
     train,
     transfer,
 )
+from cone_jax.modes.command_line import Arguments
 
 
 class Mode(NamedTuple):

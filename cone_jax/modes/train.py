@@ -2,16 +2,19 @@
 
 from rich.console import Console
 
-from cone_jax import summary, training
+from cone_jax import training
 from cone_jax.analysis import report
-from cone_jax.analysis.live_sheets import LiveSheets
-from cone_jax.command_line import Arguments
-from cone_jax.metric_writers import TIMING_FILE, latest_values
+from cone_jax.analysis.tensorboard_images import TensorboardImages
+from cone_jax.console import plain_lines, print_training
+from cone_jax.evaluation import registry
+from cone_jax.modes.command_line import Arguments
+from cone_jax.workdir.metrics import TIMING_FILE, latest_values
 
 
 def train(arguments: Arguments, console: Console) -> None:
     """Trains, or says that there is nothing left to do."""
-    metrics = training.train(arguments.config, arguments.workdir, console, LiveSheets())
-    report.write_after_training(arguments.workdir, summary.plain_lines(console))
+    metrics = training.train(arguments.config, arguments.workdir, console, TensorboardImages())
+    report.write_after_training(arguments.workdir, plain_lines(console))
     timing = latest_values(arguments.workdir / TIMING_FILE)
-    summary.print_training(console, metrics, timing["time/seconds"], arguments.workdir)
+    declared = registry.declared_metrics(arguments.config)
+    print_training(console, metrics, declared, timing["time/seconds"], arguments.workdir)

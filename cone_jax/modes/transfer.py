@@ -6,53 +6,53 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from cone_jax import summary
-from cone_jax.command_line import Arguments
+from cone_jax.console import Report, plain_lines
 from cone_jax.errors import TrainingFailed
-from cone_jax.modes.sweep import carry_out, fill_table, number_of_jobs
-from cone_jax.sweeps import runner
-from cone_jax.sweeps.runner import CellRun, Say
-from cone_jax.transfer import protocol, results, starting_point
-from cone_jax.transfer.protocol import Choice
+from cone_jax.modes.command_line import Arguments
+from cone_jax.modes.sweep import number_of_jobs
+from cone_jax.sweeps import runner, tables, transfer_protocol, transfer_results
+from cone_jax.sweeps.runner import CellRun
+from cone_jax.sweeps.transfer_protocol import Choice
+from cone_jax.training import pretrained
 
 GRID_FOLDER = "grid"
 
 
 def transfer(arguments: Arguments, console: Console) -> None:
     """Fills the grid, trains the best again, writes the table; or one table of --workdirs."""
-    say = summary.plain_lines(console)
+    say = plain_lines(console)
     if arguments.workdirs:
-        records = [results.read(directory) for directory in arguments.workdirs]
+        records = [transfer_results.read(directory) for directory in arguments.workdirs]
     else:
         records = [_fine_tune(arguments, number_of_jobs(arguments), say)]
-        results.write(arguments.workdir, records[0])
-    path = results.write_table(arguments.workdir, records)
+        transfer_results.write(arguments.workdir, records[0])
+    path = transfer_results.write_table(arguments.workdir, records)
     say(path.read_text(encoding="utf-8"))
     say(f"written: {path}")
 
 
-def _fine_tune(arguments: Arguments, jobs: int, say: Say) -> dict[str, Any]:
+def _fine_tune(arguments: Arguments, jobs: int, say: Report) -> dict[str, Any]:
     """The whole protocol, or what is left of it; returns the record of it."""
     recipe, place = arguments.recipe, arguments.workdir
-    protocol.check(arguments.config)
-    grid = protocol.grid(arguments.config, recipe)
-    config = starting_point.adopt(arguments.config, recipe, arguments.flags["step"])
-    account = starting_point.check_weights(config)
+    transfer_protocol.check(arguments.config)
+    grid = transfer_protocol.grid(arguments.config, recipe)
+    config = pretrained.adopt(arguments.config, recipe, arguments.flags["step"])
+    account = pretrained.check_weights(config)
     runs = runner.plan(grid, recipe, config, place / GRID_FOLDER)
     say(account)
-    to_run = [run for run in runs if not protocol.diverged(run)]
-    failures = fill_table(grid, runs, place / GRID_FOLDER, jobs=jobs, say=say, to_run=to_run)
-    if any(runner.result(run) is None and not protocol.diverged(run) for run in runs):
+    to_run = [run for run in runs if not transfer_protocol.diverged(run)]
+    failures = tables.fill(grid, runs, place / GRID_FOLDER, jobs=jobs, say=say, to_run=to_run)
+    if any(runner.result(run) is None and not transfer_protocol.diverged(run) for run in runs):
         raise TrainingFailed(f"{failures[0]}; the same command goes on with what is left")
-    choice = protocol.choose(config, runs)
+    choice = transfer_protocol.choose(config, runs)
     say(
         f"best on validation: learning rate {choice.learning_rate:g}, weight decay "
         f"{choice.weight_decay:g} / learning rate: {config.transfer.metric} "
         f"{choice.validation:.2%}; now on all training images"
     )
-    final = protocol.final(config, recipe, choice)
+    final = transfer_protocol.final(config, recipe, choice)
     last = runner.plan(final, recipe, config, place)
-    failures = carry_out(last, jobs=1, say=say, finished=lambda: None)
+    failures = runner.carry_out(last, jobs=1, say=say, finished=lambda: None)
     if failures:
         raise TrainingFailed(f"{failures[0]}; the same command tries it again")
     return _record(config, choice, runs, last[0])
@@ -63,7 +63,7 @@ def _record(
 ) -> dict[str, Any]:
     test = runner.result(last) or {}
     return {
-        "dataset": protocol.target_name(config),
+        "dataset": transfer_protocol.target_name(config),
         "metric": config.transfer.metric,
         "network": config.model.name,
         "init_from": config.init_from,
@@ -76,6 +76,6 @@ def _record(
         "grid": {
             "runs": len(runs),
             "finished": sum(runner.result(run) is not None for run in runs),
-            "diverged": [run.name for run in runs if protocol.diverged(run)],
+            "diverged": [run.name for run in runs if transfer_protocol.diverged(run)],
         },
     }

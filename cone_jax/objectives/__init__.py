@@ -8,9 +8,14 @@ from cone_jax.objectives.objective import (
     Needs,
     Objective,
     StepInputs,
-    require,
 )
-from cone_jax.objectives.registry import create, default_settings, names
+from cone_jax.objectives.registry import (
+    chosen,
+    create,
+    declared_metrics,
+    default_settings,
+    names,
+)
 
 __all__ = [
     "Activation",
@@ -20,8 +25,9 @@ __all__ = [
     "Needs",
     "Objective",
     "StepInputs",
+    "chosen",
     "create",
+    "declared_metrics",
     "default_settings",
     "names",
-    "require",
 ]

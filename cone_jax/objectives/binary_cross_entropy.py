@@ -10,31 +10,31 @@ import jax
 import jax.numpy as jnp
 
 from cone_jax import losses
-from cone_jax.objectives.objective import Metrics, Needs, StepInputs, class_targets, require
+from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs, class_targets
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class BinaryCrossEntropy:
+class BinaryCrossEntropy(Objective, path="objective.binary_cross_entropy"):
     """``L = L_bce``."""
 
-    label_smoothing: float = 0.0
-    target_threshold: float = -1.0  # targets above it become 1, the others 0; negative: off
-    reduction: Literal["mean", "sum"] = "mean"  # over the classes
-
-    def __post_init__(self) -> None:
-        require("binary_cross_entropy", self, "label_smoothing", low=0.0, high=1.0)
-        require("binary_cross_entropy", self, "target_threshold", high=1.0)
+    label_smoothing: float = field(0.0, "share of the target for all classes", low=0.0, high=1.0)
+    target_threshold: float = field(
+        -1.0, "targets above it become 1, the others 0; negative: off", high=1.0
+    )
+    reduction: Literal["mean", "sum"] = field("mean", "over the classes")
 
     @property
     def needs(self) -> Needs:
         return Needs(mixed_labels=True)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
+        threshold = self.target_threshold if self.target_threshold >= 0.0 else None
         per_sample = losses.binary_cross_entropy(
             inputs.query.logits,
             class_targets(inputs),
             smoothing=self.label_smoothing,
-            threshold=self.target_threshold if self.target_threshold >= 0.0 else None,
+            threshold=threshold,
             reduction=self.reduction,
         )
         loss = jnp.mean(per_sample)

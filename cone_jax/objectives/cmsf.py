@@ -11,26 +11,17 @@ import jax
 import jax.numpy as jnp
 
 from cone_jax import losses, memory_bank
-from cone_jax.objectives.objective import (
-    Metrics,
-    Needs,
-    StepInputs,
-    require,
-    with_cross_entropy,
-)
+from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs, with_cross_entropy
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class Cmsf:
+class Cmsf(Objective, path="objective.cmsf"):
     """``L = shift_weight * L_cmsf + ce_weight * L_ce``."""
 
-    neighbours: int = 10
-    shift_weight: float = 1.0
-    ce_weight: float = 0.0  # 1: CMSF + CE
-
-    def __post_init__(self) -> None:
-        require("cmsf", self, "neighbours", "shift_weight", above=0)
-        require("cmsf", self, "ce_weight", low=0.0)
+    neighbours: int = field(10, "of the sample's class, whose mean attracts the query", above=0)
+    shift_weight: float = field(1.0, "of L_cmsf", above=0)
+    ce_weight: float = field(0.0, "of L_ce; 1: CMSF + CE", low=0.0)
 
     @property
     def needs(self) -> Needs:

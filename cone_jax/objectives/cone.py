@@ -8,22 +8,25 @@ reach every variant of the paper's ablations. A term of weight 0 is not computed
 
 import dataclasses
 import math
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from cone_jax import losses, memory_bank
+from cone_jax.console import Chart, Metric
 from cone_jax.objectives.objective import (
+    LOSS_CHART,
     Metrics,
     Needs,
+    Objective,
     StepInputs,
     Views,
     class_targets,
     other_view,
-    require,
 )
+from cone_jax.settings import field
 
 
 class Anchors(NamedTuple):
@@ -37,42 +40,88 @@ class Anchors(NamedTuple):
 # The label of a sample's own key among its anchors: a positive whatever the sample's label.
 OWN_KEY = -2
 
+_PURITY = Chart(
+    "purity",
+    "Purity of the neighbours",
+    "share, %",
+    "The share of neighbours of the query's class, and of queries that have none.",
+    factor=100.0,
+)
+_MASKED = Chart(
+    "masked",
+    "Masked samples",
+    "share, %",
+    "So confident that the released code leaves them out of L_ce and L_dc.",
+    factor=100.0,
+)
+_LOG_SUM_EXP = Chart(
+    "log_sum_exp",
+    "Log-sum-exp errors",
+    "τ m",
+    "What is lost in reading L_sup_in as a margin between the nearest positive and the nearest "
+    "negative. The paper reports averages of 0.06 to 0.1 and 0.3 to 0.45; that its unit is τ m is "
+    "our reading.",
+)
+_LOG_SUM_EXP_RAW = Chart("log_sum_exp_raw", "Log-sum-exp errors, raw", "m")
+_ACTIVE = Chart("active", "Method switched on", "share of steps, %", factor=100.0)
+METRICS = (
+    Metric("loss_sup_in", better="lower", chart=LOSS_CHART, label="L_sup_in"),
+    Metric("loss_dc", better="lower", chart=LOSS_CHART, label="L_dc"),
+    Metric("purity", unit="share", chart=_PURITY),
+    Metric("without_positive", better="lower", unit="share", chart=_PURITY),
+    Metric("masked_fraction", unit="share", chart=_MASKED),
+    Metric("m_p_times_tau", better="lower", chart=_LOG_SUM_EXP, label="positives, τ m_p"),
+    Metric("m_n_times_tau", better="lower", chart=_LOG_SUM_EXP, label="negatives, τ m_n"),
+    Metric("m_p", better="lower", chart=_LOG_SUM_EXP_RAW, label="positives, m_p"),
+    Metric("m_n", better="lower", chart=_LOG_SUM_EXP_RAW, label="negatives, m_n"),
+    Metric("active", unit="share", chart=_ACTIVE),
+)
+
 # Queries of a batch whose neighbours are looked up exactly as well, to know what was missed.
 RECALL_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Cone:
+class Cone(Objective, path="objective.cone"):
     """The method's hyper-parameters, with the values of its ImageNet recipe."""
 
-    sup_weight: float = 0.7
-    sup_temperature: float = 0.1
-    dc_weight: float = 0.4
-    dc_temperature: float = 0.07
-    neighbours: int = 512  # anchors of the contrastive term, the most similar bank rows
-    anchors: Literal["nearest", "bank"] = "nearest"  # "bank": every row instead
-    contrast: Literal["sup_in", "sup_out"] = "sup_in"
-    # What a second augmented view is for: the key's own, or both are rows of a batch of 2 n.
-    views: Literal["query_key", "rows"] = "query_key"
-    # Whether the other view's key is an anchor: added to the neighbours as one more ("key"), or
-    # in the bank by the time neighbours are chosen ("bank").
-    contrastive_view: Literal["none", "key", "bank"] = "none"
-    label_smoothing: float = 0.0
-    smoothing_form: losses.SmoothingForm = "official"
-    # Drop a row from the contrastive term when its positives hold no more probability than this.
-    min_positive_prob: float = 1e-8
-    # Divide the contrastive term by the batch, or by the rows that have a positive.
-    sup_reduction: Literal["batch", "kept"] = "batch"
-    # Once the method is on, drop samples whose least likely class has no more probability than
-    # this from L_ce and L_dc (released code only; 0: off).
-    conf_mask_eps: float = 1e-8
-    start_epochs: int = 1  # cross-entropy alone for so many epochs
-    wait_for_bank: bool = True  # and until every row of the bank has been written
+    metrics: ClassVar[tuple[Metric, ...]] = METRICS
 
-    def __post_init__(self) -> None:
-        require("cone", self, "sup_temperature", "dc_temperature", "neighbours", above=0)
-        require("cone", self, "sup_weight", "dc_weight", low=0.0)
-        require("cone", self, "label_smoothing", low=0.0, high=1.0)
+    sup_weight: float = field(0.7, "of the contrastive term", low=0.0)
+    sup_temperature: float = field(0.1, "of the contrastive term", above=0)
+    neighbours: int = field(
+        512, "anchors of the contrastive term, the most similar bank rows", above=0
+    )
+    anchors: Literal["nearest", "bank"] = field(
+        "nearest", "of the contrastive term: its neighbours, or every bank row"
+    )
+    contrast: Literal["sup_in", "sup_out"] = field("sup_in", "form of the contrastive term")
+    dc_weight: float = field(0.4, "of distributional consistency", low=0.0)
+    dc_temperature: float = field(0.07, "of distributional consistency", above=0)
+    views: Literal["query_key", "rows"] = field(
+        "query_key", "a second view is the key's own, or both are rows of a batch of 2 n"
+    )
+    contrastive_view: Literal["none", "key", "bank"] = field(
+        "none",
+        "whether the other view's key is an anchor: one more beside the neighbours (key), or in "
+        "the bank by the time neighbours are chosen (bank)",
+    )
+    label_smoothing: float = field(0.0, "of L_ce", low=0.0, high=1.0)
+    smoothing_form: losses.SmoothingForm = field("official", "of L_ce; see losses.cross_entropy")
+    min_positive_prob: float = field(
+        1e-8,
+        "rows whose positives have no more probability than this leave the contrastive term",
+    )
+    sup_reduction: Literal["batch", "kept"] = field(
+        "batch", "divide the contrastive term by the batch, or by the rows that have a positive"
+    )
+    conf_mask_eps: float = field(
+        1e-8,
+        "once the method is on, drop samples whose least likely class has no more probability than "
+        "this from L_ce and L_dc (released code only; 0: off)",
+    )
+    start_epochs: int = field(1, "cross-entropy alone for so many epochs")
+    wait_for_bank: bool = field(True, "and until every row of the bank has been written")
 
     @property
     def needs(self) -> Needs:

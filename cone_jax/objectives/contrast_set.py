@@ -7,7 +7,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cone_jax import losses, memory_bank
-from cone_jax.objectives.objective import StepInputs
+from cone_jax.objectives.objective import Needs, StepInputs
+
+# The classifier and the contrast part ways after the backbone.
+CONTRAST_SET_NEEDS = Needs(
+    views="query_key",
+    key=True,
+    bank=True,
+    whole_batch=True,
+    embedding=True,
+    classifier_sees="features",
+)
 
 
 class ContrastSet(NamedTuple):

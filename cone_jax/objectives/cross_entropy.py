@@ -10,18 +10,16 @@ import jax
 import jax.numpy as jnp
 
 from cone_jax import losses
-from cone_jax.objectives.objective import Metrics, Needs, StepInputs, class_targets, require
+from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs, class_targets
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(Objective, path="objective.cross_entropy"):
     """``L = L_ce``."""
 
-    label_smoothing: float = 0.0
-    smoothing_form: losses.SmoothingForm = "official"
-
-    def __post_init__(self) -> None:
-        require("cross_entropy", self, "label_smoothing", low=0.0, high=1.0)
+    label_smoothing: float = field(0.0, "share of the target for all classes", low=0.0, high=1.0)
+    smoothing_form: losses.SmoothingForm = field("official", "see losses.cross_entropy")
 
     @property
     def needs(self) -> Needs:

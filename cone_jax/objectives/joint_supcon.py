@@ -10,30 +10,21 @@ import jax
 import jax.numpy as jnp
 
 from cone_jax import losses
-from cone_jax.objectives.contrast_set import contrast_set
-from cone_jax.objectives.objective import (
-    Metrics,
-    Needs,
-    StepInputs,
-    require,
-    with_cross_entropy,
-)
+from cone_jax.objectives.contrast_set import CONTRAST_SET_NEEDS, contrast_set
+from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs, with_cross_entropy
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class JointSupCon:
+class JointSupCon(Objective, path="objective.joint_supcon"):
     """``L = L_ce + sup_weight * L_sup_out``."""
 
-    sup_weight: float = 0.5
-    temperature: float = 0.07
-
-    def __post_init__(self) -> None:
-        require("joint_supcon", self, "temperature", above=0)
-        require("joint_supcon", self, "sup_weight", low=0.0)
+    sup_weight: float = field(0.5, "of L_sup_out", low=0.0)
+    temperature: float = field(0.07, "of L_sup_out", above=0)
 
     @property
     def needs(self) -> Needs:
-        return Needs(views="query_key", key=True, bank=True, whole_batch=True, embedding=True)
+        return CONTRAST_SET_NEEDS
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         anchors = contrast_set(inputs)

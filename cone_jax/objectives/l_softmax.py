@@ -9,26 +9,23 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from cone_jax import margin_losses
-from cone_jax.objectives.objective import Metrics, Needs, StepInputs, require
+from cone_jax.objectives import margin_losses
+from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class LSoftmax:
+class LSoftmax(Objective, path="objective.l_softmax"):
     """Starts near plain softmax and anneals: its share is ``lambda / (1 + lambda)`` with
 
     ``lambda = max(minimum, base * (1 + gamma * step) ** -power)``; values of the authors' code.
     """
 
-    margin: int = 4
-    lambda_base: float = 1000.0
-    lambda_gamma: float = 2e-5
-    lambda_power: float = 45.0
-    lambda_minimum: float = 0.0  # 5 to 10 where training is hard
-
-    def __post_init__(self) -> None:
-        require("l_softmax", self, "margin", low=1, high=4)
-        require("l_softmax", self, "lambda_base", "lambda_minimum", "lambda_gamma", low=0.0)
+    margin: int = field(4, "how many times the angle to the true class counts", low=1, high=4)
+    lambda_base: float = field(1000.0, "lambda at step 0", low=0.0)
+    lambda_gamma: float = field(2e-5, "how fast lambda falls", low=0.0)
+    lambda_power: float = field(45.0, "how fast lambda falls")
+    lambda_minimum: float = field(0.0, "5 to 10 where training is hard", low=0.0)
 
     @property
     def needs(self) -> Needs:

@@ -5,47 +5,40 @@ and its code.
 """
 
 import dataclasses
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
 
-from cone_jax import margin_losses
-from cone_jax.errors import UserError, closest
+from cone_jax.objectives import margin_losses
 from cone_jax.objectives.objective import (
     Layer,
     Metrics,
     Needs,
+    Objective,
     StepInputs,
-    require,
     with_cross_entropy,
 )
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class LargeMargin:
+class LargeMargin(Objective, path="objective.large_margin"):
     """``L = L_margin + ce_weight * L_ce``, the margin averaged over the chosen layers."""
 
-    gamma: float = 10000.0  # the margin wanted
-    alpha: float = 2.0  # distances below gamma (1 - alpha) get no gradient
-    top_k: int = 1  # how many wrong classes are considered
-    norm: margin_losses.Norm = "l2"
-    # Where distances are measured: in the pooled features (cheap), in the images (a forward
-    # and top_k backward passes more), or in both.
-    layers: tuple[Layer, ...] = ("features",)
-    ce_weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        require("large_margin", self, "gamma", "alpha", "top_k", above=0)
-        require("large_margin", self, "ce_weight", low=0.0)
-        for layer in self.layers or ("",):
-            if layer not in get_args(Layer):
-                cure = closest(layer, get_args(Layer))
-                raise UserError(f"objective.large_margin.layers ({self.layers}) is unknown; {cure}")
+    gamma: float = field(10000.0, "the margin wanted", above=0)
+    alpha: float = field(2.0, "distances below gamma (1 - alpha) get no gradient", above=0)
+    top_k: int = field(1, "how many wrong classes are considered", above=0)
+    norm: margin_losses.Norm = field("l2", "in which distances are measured")
+    layers: tuple[Layer, ...] = field(
+        ("features",),
+        "where distances are measured: in the pooled features (cheap), in the images (a forward "
+        "and top_k backward passes more), or in both",
+    )
+    ce_weight: float = field(0.0, "of L_ce", low=0.0)
 
     @property
     def needs(self) -> Needs:
-        return Needs(layers=tuple(self.layers))
+        return Needs(layers=self.layers)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         assert inputs.layers is not None

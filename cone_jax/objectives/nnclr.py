@@ -12,32 +12,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from cone_jax import losses, memory_bank
-from cone_jax.objectives.objective import (
-    Metrics,
-    Needs,
-    StepInputs,
-    first_and_second,
-    require,
-    with_cross_entropy,
-)
+from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs, with_cross_entropy
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class Nnclr:
+class Nnclr(Objective, path="objective.nnclr"):
     """``L = nn_weight * L_nn + ce_weight * L_ce``."""
 
-    temperature: float = 0.1
-    nn_weight: float = 1.0
-    ce_weight: float = 0.0  # 1: NNCLR + CE
-    # Who looks the neighbour up. "query": each view for the other one, no momentum network, as
-    # published. "key": the momentum network for the query, one view or two; the design choice
-    # for NNCLR + CE on CoNe's frame.
-    lookup: Literal["query", "key"] = "query"
-    same_class_only: bool = False  # the neighbour must have the sample's label
-
-    def __post_init__(self) -> None:
-        require("nnclr", self, "temperature", "nn_weight", above=0)
-        require("nnclr", self, "ce_weight", low=0.0)
+    temperature: float = field(0.1, "of the similarities", above=0)
+    nn_weight: float = field(1.0, "of L_nn", above=0)
+    ce_weight: float = field(0.0, "of L_ce; 1: NNCLR + CE", low=0.0)
+    lookup: Literal["query", "key"] = field(
+        "query",
+        "who looks the neighbour up: each view for the other one, without a momentum network, as "
+        "published (query); or the momentum network for the query, one view or two, the design "
+        "choice for NNCLR + CE on CoNe's frame (key)",
+    )
+    same_class_only: bool = field(False, "the neighbour must have the sample's label")
 
     @property
     def needs(self) -> Needs:
@@ -59,11 +51,11 @@ class Nnclr:
             assert inputs.key is not None
             pairs = [(inputs.key.embedding, inputs.labels, prediction, inputs.exclude_ids)]
         else:
-            z1, z2 = first_and_second(inputs.query.embedding)
-            p1, p2 = first_and_second(prediction)
-            labels, _ = first_and_second(inputs.labels)
+            z1, z2 = _first_and_second(inputs.query.embedding)
+            p1, p2 = _first_and_second(prediction)
+            labels, _ = _first_and_second(inputs.labels)
             ids = inputs.exclude_ids
-            ids = None if ids is None else first_and_second(ids)[0]
+            ids = None if ids is None else _first_and_second(ids)[0]
             pairs = [(z1, labels, p2, ids), (z2, labels, p1, ids)]
         terms, agreement = zip(*(self._term(inputs, *pair) for pair in pairs), strict=True)
         loss_nn = jnp.mean(jnp.stack(terms))
@@ -92,3 +84,9 @@ class Nnclr:
         )
         agrees = jnp.sum(found & (near.labels[:, 0] == labels)) / jnp.maximum(jnp.sum(found), 1)
         return jnp.mean(jnp.where(found, per_row, 0.0)), agrees
+
+
+def _first_and_second(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The two views of each sample, where views are rows: [2 n, ...] -> two of [n, ...]."""
+    pairs = rows.reshape(-1, 2, *rows.shape[1:])
+    return pairs[:, 0], pairs[:, 1]

@@ -1,22 +1,24 @@
 """What a training method is to the trainer: what it needs, and its loss.
 
-An objective is a frozen dataclass. Its fields are its hyper-parameters, their defaults are the
-defaults of its config section, and calling it gives the loss of one batch. The trainer provides
-what `needs` asks for and nothing else.
+An objective is a section of the config (`cone_jax.settings.Section`): its fields are its
+hyper-parameters, with their defaults, meanings and limits. Calling it gives the loss of one batch.
+The trainer provides what `needs` asks for and nothing else.
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from cone_jax import losses
-from cone_jax.errors import UserError
+from cone_jax.console import Chart, Metric
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
+from cone_jax.settings import Section, field
 
 # What becomes of a sample's augmented views. "any": the query sees the first, the key the last,
 # which may be the same one. "query_key": the same, and there must be two. "rows": there must be
@@ -40,6 +42,8 @@ class Needs:
     embedding: bool = False  # embeddings are compared, so a projection head has a purpose
     predictor: bool = False  # a second head after the projection: `query.prediction`
     classifier: bool = True  # False: the loss trains none, so a linear stage has to follow
+    # What recipes give its classifier: `model.classifier_input`, unless they say otherwise.
+    classifier_sees: Literal["embedding", "features"] = "embedding"
     class_centres: bool = False  # the classifier's weights, and what they are applied to
     layers: tuple[Layer, ...] = ()  # activations, and the network from each on
     class_prior: bool = False  # how frequent each class is in the training set
@@ -94,23 +98,53 @@ class StepInputs(NamedTuple):
 Metrics = dict[str, Float[Array, ""]]
 
 
-class Objective(Protocol):
-    """A training method."""
+LOSS_CHART = Chart("loss", "Loss terms", "loss", "Before weighting.")
+# What several objectives report, and all terms of a loss that are not declared.
+SHARED_METRICS = (
+    Metric("loss_ce", better="lower", chart=LOSS_CHART, label="cross-entropy"),
+    Metric("loss_sup_out", better="lower", chart=LOSS_CHART, label="L_sup_out"),
+    Metric("loss_*", better="lower", chart=LOSS_CHART),
+    Metric(
+        "positives",
+        chart=Chart("positives", "Positives among the neighbours", "positives per query"),
+    ),
+)
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+class Objective(Section, abc.ABC):
+    """A training method. Derive a frozen dataclass from it, with its section's `path`.
+
+    `metrics` declares what it reports beside the loss. What is not declared is a plain number with
+    a chart of its own.
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]] = ()
 
     @property
-    def needs(self) -> Needs: ...
+    @abc.abstractmethod
+    def needs(self) -> Needs:
+        """What the trainer has to provide."""
 
+    @abc.abstractmethod
     def __call__(self, inputs: StepInputs) -> tuple[Float[Array, ""], Metrics]:
         """The loss to minimise, and what to report beside it."""
-        ...
 
 
-def first_and_second(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The two views of each sample, where views are rows: [2 n, ...] -> two of [n, ...]."""
-    pairs = rows.reshape(-1, 2, *rows.shape[1:])
-    return pairs[:, 0], pairs[:, 1]
+@dataclasses.dataclass(frozen=True)
+class TwoViewContrast(Objective):
+    """Methods that contrast the 2 n rows of a batch of two views; a linear stage follows."""
+
+    temperature: float = field(0.1, "of the similarities", above=0)
+    base_temperature: float = field(
+        0.07,
+        "the loss is multiplied by temperature / base_temperature: 0.07 is SupContrast's PyTorch "
+        "code, 1 SupCon's TensorFlow code, and the temperature itself a plain loss",
+        above=0,
+    )
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(views="rows", whole_batch=True, embedding=True, classifier=False)
 
 
 def other_view(rows: jax.Array) -> jax.Array:
@@ -139,26 +173,3 @@ def with_cross_entropy(
         return loss, metrics
     loss_ce = jnp.mean(losses.cross_entropy(inputs.query.logits, inputs.labels))
     return loss + weight * loss_ce, {**metrics, "loss_ce": loss_ce}
-
-
-def require(
-    section: str,
-    settings: Any,
-    *fields: str,
-    above: float | None = None,
-    low: float | None = None,
-    high: float | None = None,
-) -> None:
-    """Refuses values outside ``(above, ...)`` or ``[low, high]``, naming the config field."""
-    for field in fields:
-        value = getattr(settings, field)
-        # Written so that NaN is refused.
-        if above is not None and not value > above:
-            limit = "positive" if above == 0 else f"above {above}"
-        elif low is not None and not value >= low:
-            limit = f"at least {low}"
-        elif high is not None and not value <= high:
-            limit = f"at most {high}"
-        else:
-            continue
-        raise UserError(f"objective.{section}.{field} ({value}) must be {limit}")

@@ -11,37 +11,29 @@ import jax
 import jax.numpy as jnp
 
 from cone_jax import losses
-from cone_jax.objectives.contrast_set import contrast_set
-from cone_jax.objectives.objective import Metrics, Needs, StepInputs, require
+from cone_jax.objectives.contrast_set import CONTRAST_SET_NEEDS, contrast_set
+from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class PaCo:
+class PaCo(Objective, path="objective.paco"):
     """The joint softmax over class centres and anchors; values of the ImageNet recipe."""
 
-    alpha: float = 0.05  # weight of each anchor of the class
-    beta: float = 1.0  # weight of the class centre
-    gamma: float = 1.0  # share of the anchors in the denominator
-    temperature: float = 0.2
-    # What is added to the class logits in the loss: the logarithm of each class's share of the
-    # training set ("data", the long-tail code), of 1 / C ("uniform", the same on a balanced
-    # set: not neutral, since anchors compete with the centres), or nothing.
-    prior: Literal["none", "uniform", "data"] = "none"
-
-    def __post_init__(self) -> None:
-        require("paco", self, "temperature", above=0)
-        require("paco", self, "alpha", "beta", "gamma", low=0.0)
+    alpha: float = field(0.05, "weight of each anchor of the class", low=0.0)
+    beta: float = field(1.0, "weight of the class centre", low=0.0)
+    gamma: float = field(1.0, "share of the anchors in the denominator", low=0.0)
+    temperature: float = field(0.2, "of the similarities", above=0)
+    prior: Literal["none", "uniform", "data"] = field(
+        "none",
+        "what is added to the class logits in the loss: the logarithm of each class's share of the "
+        "training set (data, the long-tail code), of 1 / C (uniform, the same on a balanced set: "
+        "not neutral, since anchors compete with the centres), or nothing",
+    )
 
     @property
     def needs(self) -> Needs:
-        return Needs(
-            views="query_key",
-            key=True,
-            bank=True,
-            whole_batch=True,
-            embedding=True,
-            class_prior=self.prior == "data",
-        )
+        return dataclasses.replace(CONTRAST_SET_NEEDS, class_prior=self.prior == "data")
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         logits = inputs.query.logits

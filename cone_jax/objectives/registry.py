@@ -1,9 +1,12 @@
 """Objectives by name."""
 
-import dataclasses
+import itertools
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
+from ml_collections import ConfigDict
+
+from cone_jax.console import Metric
 from cone_jax.errors import UserError, closest
 from cone_jax.objectives.binary_cross_entropy import BinaryCrossEntropy
 from cone_jax.objectives.cmsf import Cmsf
@@ -14,13 +17,14 @@ from cone_jax.objectives.l_softmax import LSoftmax
 from cone_jax.objectives.large_margin import LargeMargin
 from cone_jax.objectives.linear import Linear
 from cone_jax.objectives.nnclr import Nnclr
-from cone_jax.objectives.objective import Objective
+from cone_jax.objectives.objective import SHARED_METRICS, Objective
 from cone_jax.objectives.paco import PaCo
 from cone_jax.objectives.simclr import SimClr
 from cone_jax.objectives.supcon import SupCon
 from cone_jax.objectives.supcon_bank import SupConBank
+from cone_jax.registry import Registry
 
-OBJECTIVES: dict[str, type[Objective]] = {
+_OWN: dict[str, type[Objective]] = {
     "cone": Cone,
     "cross_entropy": CrossEntropy,
     "binary_cross_entropy": BinaryCrossEntropy,
@@ -35,6 +39,13 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "nnclr": Nnclr,
     "linear": Linear,
 }
+OBJECTIVES = Registry(
+    "objective",
+    "cone_jax.objectives",
+    _OWN,
+    form="a subclass of cone_jax.objectives.Objective",
+    accepts=lambda thing: isinstance(thing, type) and issubclass(thing, Objective),
+)
 
 
 def names() -> tuple[str, ...]:
@@ -42,9 +53,15 @@ def names() -> tuple[str, ...]:
     return tuple(OBJECTIVES)
 
 
-def default_settings(name: str) -> dict[str, Any]:
+def default_settings(name: str) -> ConfigDict:
     """The hyper-parameters of objective `name`, as a config section holds them."""
-    return {field.name: field.default for field in dataclasses.fields(OBJECTIVES[name])}
+    return OBJECTIVES[name]().to_config()
+
+
+def declared_metrics() -> tuple[Metric, ...]:
+    """What objectives report about training, by the names they give it."""
+    own = (getattr(OBJECTIVES[name], "metrics", ()) for name in names())
+    return (*SHARED_METRICS, *itertools.chain.from_iterable(own))
 
 
 def create(name: str, settings: Mapping[str, Any]) -> Objective:
@@ -55,11 +72,14 @@ def create(name: str, settings: Mapping[str, Any]) -> Objective:
     """
     if name not in OBJECTIVES:
         raise UserError(f"objective.name ({name!r}) is unknown; {closest(name, OBJECTIVES)}")
-    objective = OBJECTIVES[name](**settings)
-    hints = get_type_hints(type(objective))
-    for field in objective.__dataclass_fields__:
-        value, hint = getattr(objective, field), hints[field]
-        if get_origin(hint) is Literal and value not in get_args(hint):
-            cure = closest(str(value), get_args(hint))
-            raise UserError(f"objective.{name}.{field} ({value!r}) is unknown; {cure}")
-    return objective
+    known = OBJECTIVES[name].field_names()
+    for field in settings:
+        if field not in known:
+            raise UserError(f"objective.{name}.{field} is not a field; {closest(field, known)}")
+    return OBJECTIVES[name].read(settings)
+
+
+def chosen(section: Mapping[str, Any]) -> Objective:
+    """The objective that a config's section ``objective`` chooses, with its hyper-parameters."""
+    name = section["name"]
+    return create(name, section.get(name, {}))

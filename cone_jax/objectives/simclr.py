@@ -10,24 +10,15 @@ import jax
 import jax.numpy as jnp
 
 from cone_jax import losses
-from cone_jax.objectives.objective import Metrics, Needs, StepInputs, require
+from cone_jax.objectives.objective import Metrics, StepInputs, TwoViewContrast
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class SimClr:
+class SimClr(TwoViewContrast, path="objective.simclr"):
     """NT-Xent over the 2 n rows of a batch, averaged."""
 
-    temperature: float = 0.5
-    # The loss is multiplied by temperature / base_temperature. SupContrast's code, whose recipe
-    # the paper's number comes from, has 0.07 here; a base equal to the temperature is plain.
-    base_temperature: float = 0.07
-
-    def __post_init__(self) -> None:
-        require("simclr", self, "temperature", "base_temperature", above=0)
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(views="rows", whole_batch=True, embedding=True, classifier=False)
+    temperature: float = field(0.5, "of the similarities", above=0)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         z = losses.normalise(inputs.query.embedding)

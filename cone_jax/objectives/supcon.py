@@ -11,25 +11,15 @@ import jax
 import jax.numpy as jnp
 
 from cone_jax import losses
-from cone_jax.objectives.objective import Metrics, Needs, StepInputs, require
+from cone_jax.objectives.objective import Metrics, StepInputs, TwoViewContrast
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class SupCon:
+class SupCon(TwoViewContrast, path="objective.supcon"):
     """L_out or L_in over the 2 n rows of a batch, averaged over all rows."""
 
-    contrast: Literal["sup_out", "sup_in"] = "sup_out"
-    temperature: float = 0.1
-    # The loss is multiplied by temperature / base_temperature: 0.07 is the authors' PyTorch
-    # code, 1 their TensorFlow code.
-    base_temperature: float = 0.07
-
-    def __post_init__(self) -> None:
-        require("supcon", self, "temperature", "base_temperature", above=0)
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(views="rows", whole_batch=True, embedding=True, classifier=False)
+    contrast: Literal["sup_out", "sup_in"] = field("sup_out", "form of the loss")
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         z = losses.normalise(inputs.query.embedding)

@@ -10,17 +10,15 @@ import jax
 import jax.numpy as jnp
 
 from cone_jax import losses, memory_bank
-from cone_jax.objectives.objective import Metrics, Needs, StepInputs, require
+from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs
+from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class SupConBank:
+class SupConBank(Objective, path="objective.supcon_bank"):
     """L_out; anchors are the sample's own key and every row of the bank."""
 
-    temperature: float = 0.07
-
-    def __post_init__(self) -> None:
-        require("supcon_bank", self, "temperature", above=0)
+    temperature: float = field(0.07, "of the similarities", above=0)
 
     @property
     def needs(self) -> Needs:

@@ -9,11 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cone_jax import interop, trained_run, workdir
-from cone_jax.data import decode, normalisation, transforms
+from cone_jax import interop, sharding, workdir
+from cone_jax.data import decode, on_device, transforms
 from cone_jax.errors import UserError
-from cone_jax.interop import exported_model, metadata
+from cone_jax.evaluation import inference
+from cone_jax.evaluation.inference import PlacedNetwork
+from cone_jax.interop import metadata
 from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.models import EncoderOutput
+from cone_jax.training.run_directory import DeployedNetwork, RunDirectory
 
 
 class Prediction(NamedTuple):
@@ -72,13 +76,12 @@ class Predictor:
     def _classify(
         self, pixels: Sequence[np.ndarray]
     ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
-        # One batch size, hence one compilation, whatever the number of files.
-        count = len(pixels)
-        padding = [pixels[-1]] * (self._batch_size - count)
-        stacked = jnp.asarray(np.stack([*pixels, *padding]))
-        images = normalisation.normalise_images(stacked, self.metadata.mean, self.metadata.std)
+        (batch,) = inference.batches_of(np.stack(pixels), self._batch_size)
+        images = on_device.normalise_images(
+            jnp.asarray(batch["image"]), self.metadata.mean, self.metadata.std
+        )
         logits = self._logits(np.asarray(images))
-        probabilities = np.asarray(jax.nn.softmax(logits, axis=-1))[:count]
+        probabilities = np.asarray(jax.nn.softmax(logits, axis=-1))[batch["mask"]]
         best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self._top]
         for row, order in zip(probabilities, best, strict=True):
             names = tuple(self.metadata.class_names[index] for index in order)
@@ -96,9 +99,24 @@ def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) 
             f"{path} is neither the directory of a run (no {workdir.CONFIG_FILE}) nor an export "
             f"(no {metadata.FILE}); give one of them as --workdir"
         )
-    run = trained_run.open_run(path, step)
-    logits = exported_model.network_logits(run.encoder, run.variables)
-    return Predictor(logits, run.metadata, **options)
+    network = RunDirectory.open(path).deployed(step)
+    return Predictor(_logits_of(network), network.metadata, **options)
+
+
+def _logits_of(network: DeployedNetwork) -> Callable[[np.ndarray], np.ndarray]:
+    """Normalised images to logits, on one device: a few pictures are not worth more."""
+    mesh = sharding.make_mesh(jax.local_devices()[:1])
+    described = network.metadata
+    placed = PlacedNetwork(network.encoder, described.mean, described.std, mesh)
+
+    def logits(images: np.ndarray) -> np.ndarray:
+        return inference.infer(placed, network.variables, [{"image": images}], _logits)["logits"]
+
+    return logits
+
+
+def _logits(out: EncoderOutput, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {"logits": out.logits}
 
 
 def _batches(paths: Iterable[Path], size: int) -> Iterator[list[Path]]:

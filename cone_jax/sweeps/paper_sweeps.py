@@ -3,9 +3,9 @@
 import dataclasses
 import re
 
-from cone_jax.analysis.compare import read_paper
+from cone_jax.analysis.paper_comparison import read_paper
 from cone_jax.errors import UserError
-from cone_jax.sweeps.definition import Cell, Sweep
+from cone_jax.sweeps.definition import Axis, Cell, Sweep, grid
 
 IMAGENET = "configs/imagenet.py:resnet50,100ep"
 DIGITS = "configs/digits.py"
@@ -55,6 +55,31 @@ def paper_sweep(
         column_name=column_name,
         paper_setting=PAPER_SETTING,
         seeds=seeds,
+    )
+
+
+def paper_grid(
+    options: str,
+    title: str,
+    table: str,
+    rows: Axis,
+    columns: Axis | None = None,
+    *,
+    digits_rows: Axis | None = None,
+    recipe_options: str = "",
+) -> Sweep:
+    """A table of the paper in which one field or two take several values: see `paper_sweep`.
+
+    `digits_rows` take the place of `rows` on digits.
+    """
+    return paper_sweep(
+        options,
+        title=title,
+        table=table,
+        cells=grid(rows, columns, options=recipe_options),
+        row_name=rows.name,
+        column_name=columns.name if columns else "",
+        digits_cells=grid(digits_rows, columns, options=recipe_options) if digits_rows else None,
     )
 
 

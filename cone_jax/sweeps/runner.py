@@ -20,10 +20,11 @@ from ml_collections import ConfigDict
 
 import cone_jax
 from cone_jax import workdir
+from cone_jax.console import Report
+from cone_jax.errors import TrainingFailed
 from cone_jax.sweeps.definition import Cell, Sweep, cell_config, cell_name, overrides
 from cone_jax.sweeps.train_cell import LOG_FILE, RESULT_FILE
 
-Say = Callable[[str], None]
 TRAIN = (sys.executable, "-m", "cone_jax.sweeps.train_cell")
 
 
@@ -66,14 +67,15 @@ def carry_out(
     runs: Sequence[CellRun],
     *,
     jobs: int,
-    say: Say,
+    say: Report,
     finished: Callable[[], None],
     command: Sequence[str] = TRAIN,
 ) -> list[str]:
     """Starts what is not finished, `jobs` at a time; returns a line about each failure.
 
     `finished` is called after each run, so that tables can be read while others go on. `command`
-    takes the directory of a run as its last argument, and leaves its result there.
+    takes the directory of a run as its last argument, and leaves its result there. An interruption
+    is a `TrainingFailed` that says how to go on, once the runs under way have saved and ended.
     """
     for run in runs:
         workdir.claim(run.directory, run.config)
@@ -82,7 +84,7 @@ def carry_out(
         say(f"{len(runs) - len(waiting)} of {len(runs)} runs are finished already")
     failures: list[str] = []
     children = _Children(command)
-    with _termination_interrupts(), ThreadPoolExecutor(jobs) as pool:
+    with _interruptions(), ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(children.train, run): run for run in waiting}
         try:
             for done, future in enumerate(as_completed(futures), start=1):
@@ -100,8 +102,17 @@ def carry_out(
 
 
 @contextlib.contextmanager
+def _interruptions() -> Iterator[None]:
+    """Makes SIGTERM end a sweep like Ctrl-C, with its children; both are failures to go on from."""
+    try:
+        with _termination_interrupts():
+            yield
+    except KeyboardInterrupt:
+        raise TrainingFailed("interrupted; the same command goes on with what is left") from None
+
+
+@contextlib.contextmanager
 def _termination_interrupts() -> Iterator[None]:
-    """Makes SIGTERM end a sweep like Ctrl-C, with its children, instead of leaving them behind."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals
         return

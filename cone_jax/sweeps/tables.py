@@ -1,4 +1,4 @@
-"""A sweep's table as CSV, Markdown and heat map, the paper's values beside."""
+"""A sweep's table, filled with runs: CSV, Markdown and heat map, the paper's values beside."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 
 from cone_jax import atomic_file
 from cone_jax.analysis import figure_style, figures
-from cone_jax.analysis.csv_table import csv_table
 from cone_jax.analysis.figures import Matrix
-from cone_jax.analysis.markdown_table import markdown_table, one_decimal
+from cone_jax.analysis.tables import csv_table, markdown_table, one_decimal
+from cone_jax.console import Report
+from cone_jax.sweeps import runner
 from cone_jax.sweeps.definition import Cell, Sweep
 from cone_jax.sweeps.runner import CellRun, result
 
@@ -29,6 +30,29 @@ class Entry(NamedTuple):
     @property
     def deviation(self) -> float | None:
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+
+def fill(
+    sweep: Sweep,
+    runs: Sequence[CellRun],
+    directory: Path,
+    *,
+    jobs: int,
+    say: Report,
+    to_run: Sequence[CellRun] | None = None,
+) -> list[str]:
+    """Carries out `to_run` (all `runs` by default), prints the table; a line for each failure."""
+
+    def write_table() -> None:
+        write(sweep, entries(sweep, runs), directory)
+
+    say(f"{sweep.title}: {len(runs)} runs in {directory}, {jobs} at a time")
+    wanted = runs if to_run is None else to_run
+    failures = runner.carry_out(wanted, jobs=jobs, say=say, finished=write_table)
+    write_table()
+    say((directory / "table.md").read_text())
+    say(f"written: {directory}/table.md, .csv, .png, .svg")
+    return failures
 
 
 def entries(sweep: Sweep, runs: Sequence[CellRun]) -> list[Entry]:

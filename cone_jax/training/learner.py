@@ -1,159 +1,146 @@
-"""What a config becomes: the fixed parts of training, built once and shared by all steps."""
+"""What a config becomes: the fixed parts of training, built once per stage and handed over."""
 
 import dataclasses
 import functools
+from typing import Any
 
-import jax.numpy as jnp
+import jax
 import optax
 from jax.sharding import Mesh
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
-from cone_jax import models, momentum, objectives
-from cone_jax.training import averaging, optimizers, schedules
-from cone_jax.training.averaging import Averaging
+from cone_jax import models, momentum, objectives, sharding
+from cone_jax.settings import Average, Mixing, Settings
+from cone_jax.training import optimizers
+
+Tree = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Mixing:
-    """MixUp and CutMix: see `cone_jax.data.mixing.mix`."""
+class Averaging:
+    """The averaged model: a slow average of parameters *and* BatchNorm statistics.
 
-    mixup_alpha: float
-    cutmix_alpha: float
-    switch: float
+    It is what torchvision's training reference calls the EMA model, and distinct from the method's
+    momentum network, which averages parameters only and makes the keys.
+    """
+
+    decay: float  # of one update
+    every: int  # steps between two updates
+    copy_steps: int  # up to here an update copies the model, since it still changes fast
+
+    @classmethod
+    def create(
+        cls, settings: Average, *, batch_size: int, epochs: float, copy_steps: int
+    ) -> "Averaging | None":
+        """The averaging that a config section describes; None when it is off.
+
+        With `rescale`, torchvision's rule: the configured decay is meant for updates each step
+        with one image over one epoch, so that the horizon is the same share of any run.
+
+        >>> settings = Average(decay=0.99998, every=32, rescale=True)
+        >>> round(Averaging.create(settings, batch_size=1024, epochs=350, copy_steps=0).decay, 6)
+        0.998128
+        """
+        if settings.decay == 0.0:
+            return None
+        decay = settings.decay
+        if settings.rescale:
+            decay = 1.0 - min(1.0, (1.0 - decay) * batch_size * settings.every / epochs)
+        return cls(decay, settings.every, copy_steps)
+
+    def update(self, averaged: Tree, variables: Tree, steps_taken: jax.Array) -> Tree:
+        """The average after step number `steps_taken`, of which `variables` are the result."""
+
+        def move() -> Tree:
+            decay = jax.lax.select(steps_taken <= self.copy_steps, 0.0, self.decay)
+            return momentum.update(averaged, variables, decay)
+
+        return jax.lax.cond(steps_taken % self.every == 0, move, lambda: averaged)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class Learner:
-    """Everything about a training step that is not in the state. Compared by identity."""
+    """Everything about a training step that is not in the state.
 
-    encoder: models.Encoder
+    A compiled step belongs to a learner. Learners are equal when they are made from the same
+    settings, so a run that is opened again does not compile again.
+    """
+
+    settings: Settings  # of the stage
     objective: objectives.Objective
-    optimizer: optax.GradientTransformation
-    learning_rate: optax.Schedule  # of the steps since `first_step`, as all schedules here
-    key_momentum: optax.Schedule
-    key_after_update: bool  # the average follows the optimiser step, instead of preceding it
-    averaging: Averaging | None
-    mixing: Mixing | None
-    exclude_self: bool
-    accumulate: int  # parts that a batch is taken in, one after another
-    skip_nonfinite: bool  # an update that is not finite is not made
-    class_prior: tuple[float, ...] | None
-    first_step: int  # of the stage
+    num_classes: int
     steps_per_epoch: int
-    total_steps: int  # of the stage
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
     mesh: Mesh
+    first_step: int = 0  # of the stage, in the whole run
+    class_prior: tuple[float, ...] | None = None  # share of each class in the training set
+    platform: str | None = None  # whose forms of operations the network takes; None: the mesh's
 
+    def __post_init__(self) -> None:
+        # Names a model or an optimiser that cannot be built.
+        _ = self.encoder, self.optimizer
 
-def build(
-    config: ConfigDict,
-    *,
-    num_classes: int,
-    steps_per_epoch: int,
-    mesh: Mesh,
-    first_step: int = 0,
-    class_prior: tuple[float, ...] | None = None,
-) -> Learner:
-    """The learner for a config; equal arguments give the same object, hence one compilation."""
-    return _build(
-        FrozenConfigDict(config), num_classes, steps_per_epoch, mesh, first_step, class_prior
-    )
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, each.name) for each in dataclasses.fields(self)))
 
+    def __hash__(self) -> int:
+        # Asked for in every call of a compiled step.
+        return self._hash
 
-@functools.lru_cache(maxsize=16)
-def _build(
-    config: FrozenConfigDict,
-    num_classes: int,
-    steps_per_epoch: int,
-    mesh: Mesh,
-    first_step: int,
-    class_prior: tuple[float, ...] | None,
-) -> Learner:
-    total_steps = num_steps(config, steps_per_epoch)
-    rate = _learning_rate(config, steps_per_epoch, total_steps)
-    name = config.objective.name
-    mixing = Mixing(config.mixing.mixup_alpha, config.mixing.cutmix_alpha, config.mixing.switch)
-    return Learner(
-        encoder=build_encoder(config.model, num_classes),
-        objective=objectives.create(name, config.objective[name]),
-        optimizer=optimizers.create(config.optimizer, rate),
-        learning_rate=rate,
-        key_momentum=momentum.schedule(config.ema.schedule, config.ema.momentum, total_steps),
-        key_after_update=config.ema.order == "after_update",
-        averaging=averaging.create(
-            config.average,
-            batch_size=config.batch_size,
-            epochs=total_steps / steps_per_epoch,
-            copy_steps=round(config.schedule.warmup_epochs * steps_per_epoch),
-        ),
-        mixing=mixing if mixing.mixup_alpha or mixing.cutmix_alpha else None,
-        exclude_self=config.bank.exclude_self,
-        accumulate=config.accumulate,
-        skip_nonfinite=config.nonfinite.policy == "skip",
-        class_prior=class_prior,
-        first_step=first_step,
-        steps_per_epoch=steps_per_epoch,
-        total_steps=total_steps,
-        mean=tuple(config.data.mean),
-        std=tuple(config.data.std),
-        mesh=mesh,
-    )
+    @property
+    def total_steps(self) -> int:
+        """The length of the stage in steps."""
+        epochs = self.settings.epochs
+        return self.settings.steps or max(round(epochs * self.steps_per_epoch), 1)
 
+    @property
+    def mean(self) -> tuple[float, ...]:
+        return self.settings.data.mean
 
-def num_steps(config: ConfigDict, steps_per_epoch: int) -> int:
-    """The length of a stage in steps."""
-    return config.steps or max(round(config.epochs * steps_per_epoch), 1)
+    @property
+    def std(self) -> tuple[float, ...]:
+        return self.settings.data.std
 
+    @property
+    def mixing(self) -> Mixing | None:
+        """MixUp and CutMix; None when both are off."""
+        return self.settings.mixing if self.settings.mixing.on else None
 
-def _learning_rate(config: ConfigDict, steps_per_epoch: int, total_steps: int) -> optax.Schedule:
-    schedule = config.schedule
-    return schedules.learning_rate(
-        optimizers.peak_learning_rate(config.optimizer, config.batch_size),
-        total_steps=total_steps,
-        warmup_steps=round(schedule.warmup_epochs * steps_per_epoch),
-        warmup_start=schedule.warmup_start,
-        decay=schedule.decay,
-        floor=schedule.floor,
-        steps_per_unit=steps_per_epoch if schedule.unit == "epoch" else 1,
-        milestones=[
-            (round(epoch * steps_per_epoch), factor) for epoch, factor in schedule.milestones
-        ],
-        exponential=(
-            max(round(schedule.decay_epochs * steps_per_epoch), 1),
-            schedule.decay_factor,
-        ),
-    )
+    @functools.cached_property
+    def encoder(self) -> models.Encoder:
+        platform = self.platform or sharding.platform(self.mesh)
+        return models.from_settings(self.settings.model, self.num_classes, platform)
 
-
-def build_encoder(settings: ConfigDict, num_classes: int) -> models.Encoder:
-    """The encoder that the section ``model`` of a config describes."""
-    projection = predictor = None
-    if settings.projection:
-        projection = models.Projection(
-            dim=settings.embedding_dim,
-            hidden=settings.head_hidden or None,
-            layers=settings.head_layers,
-            batch_norm=settings.head_batch_norm,
-            normalise_input=settings.head_normalise_input,
-            output_batch_norm=settings.head_output_batch_norm,
+    @functools.cached_property
+    def learning_rate(self) -> optax.Schedule:
+        """A function of the steps since `first_step`, as all schedules here."""
+        return optimizers.scheduled_rate(
+            self.settings.schedule,
+            optimizers.peak_learning_rate(self.settings.optimizer, self.settings.batch_size),
+            total_steps=self.total_steps,
+            steps_per_epoch=self.steps_per_epoch,
         )
-        if settings.predictor:
-            predictor = models.Projection(
-                dim=settings.embedding_dim, hidden=settings.predictor_hidden
-            )
-    classifier = models.Classifier(
-        input=settings.classifier_input,
-        kind=settings.classifier,
-        bias=settings.classifier_bias,
-    )
-    return models.create(
-        settings.name,
-        num_classes,
-        stem=settings.stem,
-        projection=projection,
-        classifier=classifier,
-        predictor=predictor,
-        dtype=jnp.dtype(settings.dtype),
-        **{name: value for name, value in settings.options.items() if value is not None},
-    )
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        return optimizers.create(self.settings.optimizer, self.learning_rate)
+
+    @functools.cached_property
+    def key_momentum(self) -> optax.Schedule:
+        """The momentum network's, a function of the steps since `first_step`."""
+        ema = self.settings.ema
+        return momentum.schedule(ema.schedule, ema.momentum, self.total_steps)
+
+    @functools.cached_property
+    def averaging(self) -> Averaging | None:
+        return Averaging.create(
+            self.settings.average,
+            batch_size=self.settings.batch_size,
+            epochs=self.total_steps / self.steps_per_epoch,
+            copy_steps=round(self.settings.schedule.warmup_epochs * self.steps_per_epoch),
+        )
+
+
+def build(config: ConfigDict, **others: Any) -> Learner:
+    """The learner for the config of a stage; `others` are the further fields of `Learner`."""
+    return Learner(Settings.read(config), objectives.chosen(config.objective), **others)

@@ -10,21 +10,28 @@ from clu import parameter_overview
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from cone_jax import disk_errors, distributed, summary, wandb_mirror, workdir
-from cone_jax.checkpointing import Checkpoints, Restored
+from cone_jax import distributed, workdir
+from cone_jax.console import Report, plain_lines
 from cone_jax.errors import Interrupted, UserError
-from cone_jax.evaluation.evaluator import Evaluator, Report
-from cone_jax.metric_writers import METRICS_FILE, MetricWriter, SilentWriter, latest_values
-from cone_jax.training import initial_weights, memory
+from cone_jax.evaluation import registry
+from cone_jax.evaluation.evaluator import Evaluator
+from cone_jax.training import pretrained, profiling
 from cone_jax.training.interruption import Interruption
 from cone_jax.training.nonfinite import NonfiniteGuard
 from cone_jax.training.profiling import Profile
-from cone_jax.training.progress import ProgressDisplay
 from cone_jax.training.run import Run
-from cone_jax.training.train_log import TrainLog
+from cone_jax.training.train_log import ProgressDisplay, TrainLog
 from cone_jax.training.train_state import TrainState
 from cone_jax.training.train_step import train_step
-from cone_jax.wandb_mirror import WandbMirror
+from cone_jax.workdir import disk_errors, metrics
+from cone_jax.workdir.checkpoints import Checkpoints, Restored
+from cone_jax.workdir.metrics import (
+    METRICS_FILE,
+    MetricWriter,
+    SilentWriter,
+    WandbMirror,
+    latest_values,
+)
 
 # Called after an evaluation to look at the state; must not change it.
 Watch = Callable[[Run, int, TrainState, MetricWriter], None]
@@ -42,27 +49,28 @@ def train(
     Returns the final metrics, such as ``test/top1``. Everything else is in `directory`. In a
     notebook::
 
-        config = recipe_file.load_recipe("configs/digits.py")
+        config = config.load_recipe("configs/digits.py")
         config.epochs = 5
         training.train(config, "runs/digits")["test/top1"]
     """
     directory = Path(directory).expanduser().absolute()
     primary = distributed.is_primary()
     console = (console or Console()) if primary else Console(quiet=True)
-    say = summary.plain_lines(console)
+    say = plain_lines(console)
     run = Run.open(config)
-    wandb_mirror.check(config)
+    metrics.check_wandb(config)
     if config.init_from and not workdir.has_checkpoints(directory):
-        initial_weights.check(run, say)
+        pretrained.check(run, say)
     if primary:
         with disk_errors.explained(directory):
             workdir.claim(directory, config)
             workdir.keep_class_names(directory, run.dataset.class_names)
     distributed.barrier("the workdir is claimed")
     keep, best_metric = config.checkpoint.keep, config.checkpoint.best_metric
+    best = {"best_metric": best_metric, "lower_is_better": registry.lower_is_better(config)}
     with (
         disk_errors.explained(directory),
-        Checkpoints(directory, keep=keep, best_metric=best_metric) as checkpoints,
+        Checkpoints(directory, keep=keep, **best) as checkpoints,
     ):
         start = _resume(run, directory, checkpoints, say)
         first_step = int(start.state.step)
@@ -107,8 +115,8 @@ def _run_stage(
     """Trains to the end of a stage, from where `start` is: inside it, or at its beginning."""
     first_step = int(start.state.step)
     if first_step == stage.first_step > 0:
-        start = start._replace(state=stage.take_over(start.state))
-    summary.plain_lines(console)(_headline(stage, first_step))
+        start = start._replace(state=stage.start_from(start.state))
+    plain_lines(console)(_headline(stage, first_step))
     display = ProgressDisplay(
         console,
         total_steps=stage.last_step,
@@ -118,7 +126,7 @@ def _run_stage(
         epoch_zero=stage.first_step,
     )
     profile = Profile(stage.config.profile_steps, checkpoints.workdir)
-    with display, memory.explained(stage.config), contextlib.closing(profile):
+    with display, profiling.explained(stage.config, stage.mesh), contextlib.closing(profile):
         return _fit(stage, start, checkpoints, writer, display, interruption, watch, profile)
 
 
@@ -143,7 +151,7 @@ def _fit(
     guard = NonfiniteGuard(run, checkpoints, writer, display.say, start.progress["skipped"])
     for step, batch in enumerate(stream, start=first_step + 1):
         if step == first_step + 1:
-            display.say(memory.overview(state, batch))
+            display.say(profiling.overview(state, batch))
         profile.before(step)
         state, metrics = train_step(state, batch)
         if traced := profile.after(step, metrics):
@@ -202,7 +210,7 @@ def _resume(run: Run, directory: Path, checkpoints: Checkpoints, report: Report)
 def _initial_state(run: Run, directory: Path, report: Report) -> TrainState:
     if not run.config.init_from:
         return run.init_state()
-    state, account = initial_weights.load(run, report)
+    state, account = pretrained.load(run, report)
     if distributed.is_primary():
         workdir.keep_account(directory, account.table())
     return state

@@ -3,8 +3,8 @@
 It looks at each step while the next one runs, at numbers it waits for anyway, so the devices
 never wait for it. The batch is written to `bad_batches.jsonl`, from which it can be made again
 (``--mode=preview --step=N`` draws it). Then, as the config says, the run stops, or goes on without
-that update, which the step itself has left out (`atomic_update`). Before a checkpoint the whole
-state is looked at: none is ever written that holds something infinite or NaN.
+that update, which the step itself has left out. Before a checkpoint the whole state is looked at:
+none is ever written that holds something infinite or NaN.
 """
 
 import math
@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cone_jax.checkpointing import Checkpoints
+from cone_jax.console import Report
 from cone_jax.errors import TrainingFailed
-from cone_jax.evaluation.evaluator import Report
-from cone_jax.metric_writers import BAD_BATCHES_FILE, MetricWriter
 from cone_jax.objectives import Metrics
 from cone_jax.training.run import Run
+from cone_jax.workdir.checkpoints import Checkpoints
+from cone_jax.workdir.metrics import BAD_BATCHES_FILE, MetricWriter
 
 _CURE = "lower optimizer.learning_rate, set optimizer.clip_norm or nonfinite.policy=skip"
 _LISTED = 5  # records that a message names; the file has them all

@@ -1,18 +1,19 @@
-"""Optimisers by name, assembled from optax."""
+"""Optimisers by name, assembled from optax, and the learning rate as a function of the step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
-from ml_collections import ConfigDict
 
 from cone_jax.errors import UserError, closest
+from cone_jax.settings import Optimizer, Schedule
 
 Mask = Callable[[Any], Any]
 
 
-def _sgd(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+def _sgd(settings: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
     """PyTorch's SGD: the decay is part of the gradient and goes through the momentum."""
     return optax.chain(
         optax.add_decayed_weights(settings.weight_decay, mask=decay_mask(settings.decay_scope)),
@@ -20,7 +21,7 @@ def _sgd(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransforma
     )
 
 
-def _adamw(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+def _adamw(settings: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
     return optax.adamw(
         rate,
         b1=settings.beta1,
@@ -31,7 +32,7 @@ def _adamw(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransfor
     )
 
 
-def _lamb(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+def _lamb(settings: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
     """LAMB as timm has it: parameters that are not decayed are not rescaled either."""
     mask = decay_mask(settings.decay_scope)
     rescale = optax.scale_by_trust_ratio()
@@ -43,7 +44,7 @@ def _lamb(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransform
     )
 
 
-def _lars(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+def _lars(settings: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
     """LARS as in SimCLR's and SupCon's TensorFlow code; the same exclusion as in `_lamb`."""
     mask = decay_mask(settings.decay_scope)
     return optax.lars(
@@ -57,7 +58,7 @@ def _lars(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransform
     )
 
 
-def _rmsprop(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+def _rmsprop(settings: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
     """TensorFlow's RMSProp: epsilon inside the root, squares averaged from 1 on, L2 decay."""
     return optax.chain(
         optax.add_decayed_weights(settings.weight_decay, mask=decay_mask(settings.decay_scope)),
@@ -73,7 +74,7 @@ def _rmsprop(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransf
     )
 
 
-OPTIMIZERS: dict[str, Callable[[ConfigDict, optax.Schedule], optax.GradientTransformation]] = {
+OPTIMIZERS: dict[str, Callable[[Optimizer, optax.Schedule], optax.GradientTransformation]] = {
     "sgd": _sgd,
     "adamw": _adamw,
     "lamb": _lamb,
@@ -82,7 +83,7 @@ OPTIMIZERS: dict[str, Callable[[ConfigDict, optax.Schedule], optax.GradientTrans
 }
 
 
-def create(settings: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+def create(settings: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
     """The optimiser that a config section describes, following the schedule `rate`."""
     if settings.name not in OPTIMIZERS:
         cure = closest(settings.name, OPTIMIZERS)
@@ -106,8 +107,80 @@ def decay_mask(scope: str) -> Mask | None:
     )
 
 
-def peak_learning_rate(settings: ConfigDict, batch_size: int) -> float:
+def peak_learning_rate(settings: Optimizer, batch_size: int) -> float:
     """The configured rate, scaled linearly by the batch where that is asked for."""
     if settings.reference_batch == 0:
         return settings.learning_rate
     return settings.learning_rate * batch_size / settings.reference_batch
+
+
+def scheduled_rate(
+    schedule: Schedule, peak: float, *, total_steps: int, steps_per_epoch: int
+) -> optax.Schedule:
+    """The learning rate that a config section describes, for a stage of `total_steps`."""
+    return learning_rate(
+        peak,
+        total_steps=total_steps,
+        warmup_steps=round(schedule.warmup_epochs * steps_per_epoch),
+        warmup_start=schedule.warmup_start,
+        decay=schedule.decay,
+        floor=schedule.floor,
+        steps_per_unit=steps_per_epoch if schedule.unit == "epoch" else 1,
+        milestones=[
+            (round(epoch * steps_per_epoch), factor) for epoch, factor in schedule.milestones
+        ],
+        exponential=(
+            max(round(schedule.decay_epochs * steps_per_epoch), 1),
+            schedule.decay_factor,
+        ),
+    )
+
+
+def learning_rate(
+    peak: float,
+    *,
+    total_steps: int,
+    warmup_steps: int,
+    warmup_start: float = 0.0,
+    decay: str = "cosine",
+    floor: float = 1e-3,
+    steps_per_unit: int = 1,
+    milestones: Sequence[tuple[int, float]] = (),
+    exponential: tuple[int, float] = (1, 1.0),
+) -> optax.Schedule:
+    """Linear warm-up from ``warmup_start * peak`` to `peak`, then decay.
+
+    ``cosine`` and ``linear`` reach ``floor * peak`` at `total_steps`. With ``steps`` the rate is
+    the peak until the first of `milestones`, pairs of a step and the fraction of the peak that
+    holds from it on. With ``exponential``, a pair of steps and a factor, it is multiplied by
+    the factor each time so many steps have passed since warm-up. Or it stays ``constant``.
+
+    The released code changes the rate after warm-up once an epoch: give the steps of an epoch
+    as `steps_per_unit`, and the rate stays what it was at the last multiple of it.
+
+    >>> rate = learning_rate(0.4, total_steps=100, warmup_steps=5)
+    >>> [round(float(rate(t)), 4) for t in (0, 5, 50, 99)]
+    [0.0, 0.4, 0.2167, 0.0005]
+    """
+    decay_steps = max(total_steps - warmup_steps, 1)
+    boundaries, factors = zip(*milestones, strict=True) if milestones else ((), ())
+    after_warmup = {
+        "cosine": lambda: optax.cosine_decay_schedule(peak, decay_steps, alpha=floor),
+        "linear": lambda: optax.linear_schedule(peak, floor * peak, decay_steps),
+        "constant": lambda: optax.constant_schedule(peak),
+        "steps": lambda: optax.join_schedules(
+            [optax.constant_schedule(peak * factor) for factor in (1.0, *factors)],
+            [step - warmup_steps for step in boundaries],
+        ),
+        "exponential": lambda: optax.exponential_decay(
+            peak, transition_steps=exponential[0], decay_rate=exponential[1], staircase=True
+        ),
+    }[decay]()
+    warmup = optax.linear_schedule(warmup_start * peak, peak, max(warmup_steps, 1))
+    joined = optax.join_schedules([warmup, after_warmup], [warmup_steps])
+
+    def rate(step: int | jnp.ndarray) -> jnp.ndarray:
+        held = step // steps_per_unit * steps_per_unit
+        return joined(jnp.where(step < warmup_steps, step, jnp.maximum(held, warmup_steps)))
+
+    return rate

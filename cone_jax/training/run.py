@@ -1,6 +1,7 @@
 """A run as its config defines it: data, devices, lengths. What training and evaluation share."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,18 +11,17 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax import objectives, sharding
-from cone_jax.checkpointing import Checkpoints
+from cone_jax.console import Report
 from cone_jax.data import datasets, pipeline
 from cone_jax.data.datasets import Dataset
 from cone_jax.data.pipeline import DamageTally, Share
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
-from cone_jax.evaluation import classification, registry
-from cone_jax.evaluation.classification import Examples
-from cone_jax.evaluation.evaluator import Evaluator, Report, Variables
+from cone_jax.evaluation import registry
+from cone_jax.evaluation.evaluator import Evaluator
 from cone_jax.training import learner as learners
-from cone_jax.training import stages
-from cone_jax.training.train_state import TrainState, abstract_state, init_state
+from cone_jax.training.learner import Learner
+from cone_jax.training.train_state import TrainState, abstract_state, create_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +34,8 @@ class Run:
 
     config: ConfigDict  # of this stage
     dataset: Dataset
-    mesh: Mesh
     share: Share  # this process's part of every batch
-    class_prior: tuple[float, ...] | None
-    steps_per_epoch: int
-    first_step: int = 0
+    learner: Learner  # of this stage
     following: "Run | None" = None  # the next stage
 
     @classmethod
@@ -48,36 +45,49 @@ class Run:
         mesh = sharding.make_mesh()
         sharding.check_divisible("evaluation.batch_size", config.evaluation.batch_size, mesh)
         dataset = datasets.open_dataset(config.data)
-        first, *later = stages.stage_configs(config)
+        share = Share(jax.process_index(), jax.process_count())
+        first, *later = config_lib.stage_configs(config)
         sharding.check_divisible("batch_size", first.batch_size, mesh, first.accumulate)
-        needs = objectives.create(first.objective.name, first.objective[first.objective.name]).needs
-        run = cls(
-            config=first,
-            dataset=dataset,
-            mesh=mesh,
-            share=Share(jax.process_index(), jax.process_count()),
-            class_prior=datasets.class_shares(dataset.train) if needs.class_prior else None,
-            steps_per_epoch=datasets.train_order(first, len(dataset.train)).steps_per_epoch,
-        )
+        needs = objectives.chosen(first.objective).needs
+        prior = datasets.class_shares(dataset.train) if needs.class_prior else None
+
+        def stage(config: ConfigDict, first_step: int) -> Run:
+            learner = learners.build(
+                config,
+                num_classes=dataset.num_classes,
+                steps_per_epoch=datasets.train_order(config, len(dataset.train)).steps_per_epoch,
+                mesh=mesh,
+                first_step=first_step,
+                class_prior=prior,
+            )
+            return cls(config, dataset, share, learner)
+
+        run = stage(first, 0)
         for stage_config in later:
             sharding.check_divisible("linear_stage.batch_size", stage_config.batch_size, mesh)
-            order = datasets.train_order(stage_config, len(dataset.train))
-            stage = dataclasses.replace(
-                run,
-                config=stage_config,
-                steps_per_epoch=order.steps_per_epoch,
-                first_step=run.last_step,
-            )
-            run = dataclasses.replace(run, following=stage)
-        for stage in run.stages:
-            stage._check_image_size()
-            _ = stage.learner  # names the model or the optimiser that cannot be built
+            run = dataclasses.replace(run, following=stage(stage_config, run.last_step))
+        for each in run.stages:
+            each._check_image_size()
+            _ = each.evaluators  # prepared before the first batch
         return run
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.learner.mesh
+
+    @property
+    def first_step(self) -> int:
+        """The steps that the stages before this one take."""
+        return self.learner.first_step
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.learner.steps_per_epoch
 
     @property
     def last_step(self) -> int:
         """The step with which this stage ends."""
-        return self.first_step + learners.num_steps(self.config, self.steps_per_epoch)
+        return self.first_step + self.learner.total_steps
 
     @property
     def stages(self) -> tuple["Run", ...]:
@@ -93,17 +103,20 @@ class Run:
         """The stage that a checkpoint at `step` belongs to: the one that took this step."""
         return next(stage for stage in self.stages if step <= stage.last_step)
 
-    def alone(self) -> "Run":
+    def on_local_devices(self) -> "Run":
         """This stage on this process's devices, for what it does without the other processes."""
-        return dataclasses.replace(
-            self, mesh=sharding.make_mesh(jax.local_devices()), share=Share(), following=None
-        )
+        return self.on_mesh(sharding.make_mesh(jax.local_devices()))
+
+    def on_mesh(self, mesh: Mesh) -> "Run":
+        """This stage on the devices of `mesh`, whole batches in this process."""
+        learner = dataclasses.replace(self.learner, mesh=mesh)
+        return dataclasses.replace(self, learner=learner, share=Share(), following=None)
 
     def init_state(self) -> TrainState:
         """The state before the first step of this stage, if nothing came before it."""
-        return init_state(self.config, jax.random.key(self.config.seed), **self._shapes())
+        return create_state(self.learner, jax.random.key(self.config.seed))
 
-    def take_over(self, earlier: TrainState) -> TrainState:
+    def start_from(self, earlier: TrainState) -> TrainState:
         """The state before the first step of this stage, with the backbone trained so far."""
         fresh, trained = self.init_state(), earlier.evaluated
         return fresh.replace(
@@ -113,7 +126,7 @@ class Run:
 
     def abstract_state(self) -> TrainState:
         """What a checkpoint of this stage looks like."""
-        return abstract_state(self.config, **self._shapes())
+        return abstract_state(self.learner)
 
     def train_stream(self, start: int, report: Report) -> Iterator[dict[str, jax.Array]]:
         """Training batches on the devices, from step `start` of the run on."""
@@ -134,28 +147,6 @@ class Run:
         batches = datasets.train_batches(stage.config, self.dataset.train, length)
         return batches[step - 1 - stage.first_step]
 
-    def restore_network(self, checkpoints: Checkpoints, step: int) -> Variables:
-        """The variables of the network to evaluate, from the checkpoint at `step`.
-
-        They belong to the encoder of ``stage_at(step)``.
-        """
-        self.require_classifier(step)
-        return self.restore_variables(checkpoints, step, "evaluated")
-
-    def restore_variables(self, checkpoints: Checkpoints, step: int, network: str) -> Variables:
-        """The variables of any network in `evaluator.NETWORKS`, from the checkpoint at `step`."""
-        abstract = self.stage_at(step).abstract_state()
-        if network == "key":
-            fields = {
-                "ema_params": abstract.ema_params,
-                "ema_batch_stats": abstract.ema_batch_stats,
-            }
-            restored = checkpoints.restore_fields(step, fields)
-            return {"params": restored["ema_params"], "batch_stats": restored["ema_batch_stats"]}
-        if network != "query" and abstract.averaged is not None:
-            return checkpoints.restore_fields(step, {"averaged": abstract.averaged})["averaged"]
-        return checkpoints.restore_fields(step, abstract.variables)
-
     def require_classifier(self, step: int) -> None:
         """`UserError` where the checkpoint at `step` has no trained classifier."""
         stage = self.stage_at(step)
@@ -165,7 +156,7 @@ class Run:
                 f"trains no classifier; choose one after {stage.last_step}"
             )
 
-    @property
+    @functools.cached_property
     def evaluators(self) -> tuple[Evaluator, ...]:
         """Those of the config that this stage has a classifier and a network for."""
         return tuple(filter(self.can_serve, registry.parse(self.config.evaluation.evaluators)))
@@ -189,39 +180,6 @@ class Run:
         for batch in self._read(batches, 0):
             tally.add(batch.pop("damaged"))
             yield batch
-
-    def examine(
-        self,
-        variables: Variables,
-        source: Source,
-        report: Report,
-        *,
-        transforms: Sequence[str] | None = None,
-        classes: Sequence[int] | None = None,
-    ) -> Examples:
-        """What a network makes of every picture of `source`, choosing among `classes` or all."""
-        return classification.examine(
-            self.learner.encoder,
-            variables,
-            self.eval_stream(source, report, transforms),
-            mean=self.learner.mean,
-            std=self.learner.std,
-            mesh=self.mesh,
-            classes=classes,
-        )
-
-    @property
-    def learner(self) -> learners.Learner:
-        return learners.build(self.config, **self._shapes())
-
-    def _shapes(self) -> dict[str, Any]:
-        return {
-            "num_classes": self.dataset.num_classes,
-            "steps_per_epoch": self.steps_per_epoch,
-            "mesh": self.mesh,
-            "first_step": self.first_step,
-            "class_prior": self.class_prior,
-        }
 
     def _read(
         self, batches: pipeline.TrainBatches | pipeline.EvalBatches, start: int

@@ -1,20 +1,150 @@
-"""Train metrics on their way from the device to the files, without stopping the device.
+"""Train metrics on their way from the device to the files and to the screen.
 
-Metrics are averaged on the device between two records. A record is read after the next step
-has been dispatched, so the device always has work while the host waits.
+The device never waits for them. Metrics are averaged on the device between two records, and a
+record is read after the next step has been dispatched. A person sees a bar on a terminal, and plain
+lines elsewhere.
 """
 
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from clu.metrics import Average
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from cone_jax.metric_writers import MetricWriter
+from cone_jax import objectives
+from cone_jax.console import Chart, Metric, plain_lines
+from cone_jax.evaluation.accuracy import ACCURACY_CHART
 from cone_jax.objectives import Metrics
-from cone_jax.training.progress import ProgressDisplay
+from cone_jax.objectives.objective import LOSS_CHART
+from cone_jax.workdir.metrics import MetricWriter
+
+# Loss terms first, then what says how well it goes; anything else stays in the metrics file.
+SHOWN = ("loss", "loss_ce", "loss_sup_in", "loss_sup_out", "loss_dc", "top1")
+BAR_WIDTH = 52  # columns for everything but the metrics
+PLAIN_INTERVAL = 10.0  # seconds between lines when the output is no terminal
+
+
+class ProgressDisplay:
+    """Epoch, step, loss terms, images/s and time left. A context manager."""
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        total_steps: int,
+        steps_per_epoch: int,
+        batch_size: int,
+        first_step: int,
+        epoch_zero: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self.say = plain_lines(console)  # prints a line above the bar
+        self._total_steps = total_steps
+        self._steps_per_epoch = steps_per_epoch
+        self._batch_size = batch_size
+        self._epoch_zero = epoch_zero  # the step from which epochs count
+        self._clock = clock
+        self._mark = (first_step, clock())
+        self._last_line = float("-inf")
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=10),
+            MofNCompleteColumn(),
+            TextColumn("eta"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[status]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(
+            "", total=total_steps, completed=first_step, epoch=self._epoch(first_step), status=""
+        )
+
+    def __enter__(self) -> "ProgressDisplay":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def advance(self, step: int) -> None:
+        """Says that `step` steps have been taken."""
+        self._bar.update(self._task, completed=step, epoch=self._epoch(step))
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> float:
+        """Shows the metrics up to `step`; returns the images/s since the last report."""
+        now = self._clock()
+        last_step, last_time = self._mark
+        rate = (step - last_step) * self._batch_size / max(now - last_time, 1e-9)
+        self._mark = (step, now)
+        terms = (
+            f"{name.removeprefix('loss_')} {metrics[name]:.3f}" for name in SHOWN if name in metrics
+        )
+        status = f"{rate:,.0f} images/s {' '.join(terms)}"
+        # Rich would drop the bar and the time left to make room on a narrow terminal.
+        self._bar.update(self._task, status=status[: max(self._console.width - BAR_WIDTH, 0)])
+        done = step == self._total_steps
+        if not self._console.is_terminal and (done or now - self._last_line >= PLAIN_INTERVAL):
+            self._last_line = now
+            left = (self._total_steps - step) * self._batch_size / max(rate, 1e-9)
+            self.say(
+                f"step {step}/{self._total_steps} epoch {self._epoch(step)} {status} "
+                f"eta {left:,.0f} s"
+            )
+        return rate
+
+    def restart_clock(self, step: int) -> None:
+        """Leaves the time since the last report, such as an evaluation, out of images/s."""
+        self._mark = (step, self._clock())
+
+    def _epoch(self, step: int) -> str:
+        total = -(-(self._total_steps - self._epoch_zero) // self._steps_per_epoch)
+        return f"{min((step - self._epoch_zero) // self._steps_per_epoch + 1, total)}/{total}"
+
 
 Window = dict[str, Average]
+
+# What every training step finds, whatever the objective.
+_STEP_METRICS = (
+    Metric("loss", better="lower", chart=LOSS_CHART, label="total"),
+    Metric("top1", unit="share", chart=ACCURACY_CHART, label="{} top-1"),
+    Metric("learning_rate", chart=Chart("learning_rate", "Learning rate", "learning rate")),
+    Metric(
+        "ema_momentum",
+        chart=Chart(
+            "momentum",
+            "Momentum of the key network",
+            "momentum m",
+            "θ_key ← m θ_key + (1 − m) θ_query.",
+            digits=6,
+        ),
+    ),
+    Metric("gradient_norm", chart=Chart("gradient", "Gradient norm", "gradient norm")),
+)
+_CLOCK_METRICS = (
+    Metric("images_per_second", chart=Chart("speed", "Speed", "images per second")),
+    Metric("seconds", better="lower", unit="seconds", drawn=False),
+)
+
+
+def declared_metrics() -> dict[str, Metric]:
+    """What training records, by full names."""
+    found = (*_STEP_METRICS, *objectives.declared_metrics())
+    by_step = {f"train/{metric.name}": metric for metric in found}
+    return by_step | {f"time/{metric.name}": metric for metric in _CLOCK_METRICS}
 
 
 class TrainLog:
@@ -67,7 +197,7 @@ class TrainLog:
 
 @jax.jit
 def _accumulate(window: Window, metrics: Metrics) -> Window:
-    # What a skipped step says (see atomic_update) would make every mean NaN.
+    # What a skipped step says (see `train_step._keep_if`) would make every mean NaN.
     counts = metrics["skipped"][None] == 0 if "skipped" in metrics else None
     added = {
         name: Average.from_model_output(value, mask=None if name == "skipped" else counts)

@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
 from cone_jax import memory_bank, sharding
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
-from cone_jax.objectives import Needs
 from cone_jax.training import learner as learners
 from cone_jax.training.learner import Learner
 
@@ -113,39 +112,25 @@ def init_state(
     >>> int(state.step), state.bank.features.shape, state.bank.probs.shape
     (0, (512, 256), (512, 10))
     """
-    mesh = sharding.make_mesh() if mesh is None else mesh
     learner = learners.build(
         config,
         num_classes=num_classes,
         steps_per_epoch=steps_per_epoch,
-        mesh=mesh,
+        mesh=sharding.make_mesh() if mesh is None else mesh,
         first_step=first_step,
         class_prior=class_prior,
     )
-    return _creator()(rng, learner=learner, config=FrozenConfigDict(config))
+    return create_state(learner, rng)
 
 
-def abstract_state(
-    config: ConfigDict,
-    *,
-    num_classes: int,
-    steps_per_epoch: int,
-    mesh: Mesh | None = None,
-    first_step: int = 0,
-    class_prior: tuple[float, ...] | None = None,
-) -> TrainState:
+def create_state(learner: Learner, rng: jax.Array) -> TrainState:
+    """The state before the first step of the learner's stage, on its mesh."""
+    return _creator(sharding.platform(learner.mesh))(rng, learner=learner)
+
+
+def abstract_state(learner: Learner) -> TrainState:
     """Shapes, dtypes and shardings of the state, without computing anything."""
-    mesh = sharding.make_mesh() if mesh is None else mesh
-    learner = learners.build(
-        config,
-        num_classes=num_classes,
-        steps_per_epoch=steps_per_epoch,
-        mesh=mesh,
-        first_step=first_step,
-        class_prior=class_prior,
-    )
-    create = functools.partial(_create, learner=learner, config=config)
-    shapes = jax.eval_shape(create, jax.random.key(0))
+    shapes = jax.eval_shape(functools.partial(_create, learner=learner), jax.random.key(0))
     return jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
         shapes,
@@ -168,27 +153,26 @@ def trainable(learner: Learner, params: Tree) -> Tree:
 
 
 @functools.cache
-def _creator() -> Callable[..., TrainState]:
-    """`_create_placed`, compiled once for each learner and config.
+def _creator(platform: str) -> Callable[..., TrainState]:
+    """`_create_placed`, compiled once for each learner.
 
     On a CPU without optimisation: LLVM takes ten seconds over the random numbers of a small
     network otherwise, and they are drawn once.
     """
-    on_cpu = jax.default_backend() == "cpu"
     return jax.jit(
         _create_placed,
-        static_argnames=("learner", "config"),
-        compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
+        static_argnames="learner",
+        compiler_options={"xla_backend_optimization_level": 0} if platform == "cpu" else None,
     )
 
 
-def _create_placed(rng: jax.Array, *, learner: Learner, config: FrozenConfigDict) -> TrainState:
-    state = _create(rng, learner=learner, config=config)
+def _create_placed(rng: jax.Array, *, learner: Learner) -> TrainState:
+    state = _create(rng, learner=learner)
     return jax.lax.with_sharding_constraint(state, shardings(state))
 
 
-def _create(rng: jax.Array, *, learner: Learner, config: ConfigDict) -> TrainState:
-    size, needs = config.data.image_size, learner.objective.needs
+def _create(rng: jax.Array, *, learner: Learner) -> TrainState:
+    size, needs = learner.settings.data.image_size, learner.objective.needs
     params_rng, bank_rng, step_rng = jax.random.split(rng, 3)
     images = jnp.zeros((1, size, size, 3), jnp.float32)
     output, variables = learner.encoder.init_with_output(params_rng, images, train=False)
@@ -200,23 +184,22 @@ def _create(rng: jax.Array, *, learner: Learner, config: ConfigDict) -> TrainSta
         opt_state=learner.optimizer.init(trainable(learner, params)),
         ema_params=params if needs.key else None,
         ema_batch_stats=batch_stats if needs.key else None,
-        bank=_init_bank(config.bank, bank_rng, output, needs, learner.mesh) if needs.bank else None,
+        bank=_init_bank(learner, bank_rng, output) if needs.bank else None,
         averaged={"params": params, "batch_stats": batch_stats} if learner.averaging else None,
         rng=jax.random.key_data(step_rng),
         learner=learner,
     )
 
 
-def _init_bank(
-    settings: ConfigDict, rng: jax.Array, output: EncoderOutput, needs: Needs, mesh: Mesh
-) -> MemoryBank:
+def _init_bank(learner: Learner, rng: jax.Array, output: EncoderOutput) -> MemoryBank:
+    settings, needs = learner.settings.bank, learner.objective.needs
     stored = needs.bank_probs and settings.probs == "stored"
     bank = memory_bank.init(
         settings.size,
         dim=output.embedding.shape[-1],
         num_classes=output.logits.shape[-1] if stored else 0,
         dtype=jnp.dtype(settings.probs_dtype),
-        mesh=mesh,
+        mesh=learner.mesh,
         split=settings.sharding == "sharded",
         keep_norms=needs.bank_probs and not stored,
         recall_target=settings.recall_target,

@@ -1,15 +1,53 @@
-"""One step of training: a pure function of state and batch, compiled once, state donated."""
+"""One step of training: a pure function of state and batch, compiled once, state donated.
+
+It reads from top to bottom: `_train_step` takes the step; `_pass_batch` is the way of the batch to
+loss, gradient and keys, whole or in parts; `_remember` and `_keep_if` decide what the step leaves
+behind. An update is made completely or not at all: `optax.apply_if_finite` protects parameters and
+optimiser, but one bad batch would spoil BatchNorm's statistics, the momentum network, the average
+and thousands of steps' keys in the bank for good, so the choice is made once, for all of them.
+"""
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from cone_jax import memory_bank, momentum, sharding
+from cone_jax import losses, memory_bank, momentum, sharding
+from cone_jax.data import on_device
 from cone_jax.memory_bank import MemoryBank
-from cone_jax.objectives import Metrics
-from cone_jax.training import atomic_update, batch_pass
-from cone_jax.training.batch_pass import Batch, Passed
+from cone_jax.models import EncoderOutput
+from cone_jax.objectives import Activation, ClassCentres, Metrics, MixedLabels, Needs, StepInputs
+from cone_jax.training.learner import Learner
 from cone_jax.training.train_state import TrainState, Tree, shardings, trainable
+
+Batch = dict[str, jax.Array]
+
+
+class NetworkInputs(NamedTuple):
+    """A batch as the objective wants it: R rows, one or two of each sample."""
+
+    query_images: jax.Array  # [R, H, W, 3] normalised
+    key_images: jax.Array
+    labels: jax.Array  # [R]
+    ids: jax.Array  # [R]
+    mixed: MixedLabels | None
+
+    @property
+    def main_labels(self) -> jax.Array:
+        """The label that each image has most of."""
+        if self.mixed is None:
+            return self.labels
+        return jnp.where(self.mixed.weight >= 0.5, self.labels, self.mixed.labels)
+
+
+class BatchResult(NamedTuple):
+    """What a batch leaves behind."""
+
+    gradients: Tree
+    metrics: Metrics
+    state: TrainState  # with new BatchNorm statistics and, if the bank comes first, a new bank
+    keys: dict[str, jax.Array]  # to be enqueued after the update; empty: there is no bank
 
 
 def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -22,14 +60,14 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
     optimiser, enqueue.
     """
     learner, needs, before = state.learner, state.learner.objective.needs, state
-    step = state.step - learner.first_step
+    settings, step = learner.settings, state.step - learner.first_step
     rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
     m = learner.key_momentum(step)
-    if needs.key and not learner.key_after_update:
+    if needs.key and settings.ema.order == "before_forward":
         state = state.replace(ema_params=momentum.update(state.ema_params, state.params, m))
 
-    run = _in_parts if learner.accumulate > 1 else batch_pass.run
-    passed = run(state, batch, rng)
+    take = _pass_in_parts if settings.accumulate > 1 else _pass_batch
+    passed = take(state, batch, rng)
     state = passed.state
     trained = trainable(learner, state.params)
     updates, opt_state = learner.optimizer.update(passed.gradients, state.opt_state, trained)
@@ -41,7 +79,7 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
     }
     if needs.key:
         metrics["ema_momentum"] = m
-        if learner.key_after_update:
+        if settings.ema.order == "after_update":
             state = state.replace(ema_params=momentum.update(state.ema_params, params, m))
     state = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
     if learner.averaging:
@@ -49,36 +87,24 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         state = state.replace(averaged=averaged)
 
     finite = jnp.isfinite(metrics["gradient_norm"])
-    if learner.skip_nonfinite:
-        finite = atomic_update.all_finite((state.replace(bank=None), metrics, passed.keys))
+    if settings.nonfinite.policy == "skip":
+        finite = all_finite((state.replace(bank=None), metrics, passed.keys))
     if needs.bank:
         state = state.replace(bank=_remember(before, passed, finite))
-    if learner.skip_nonfinite:
-        state, metrics = atomic_update.keep_if(finite, before, state, metrics)
+    if settings.nonfinite.policy == "skip":
+        state, metrics = _keep_if(finite, before, state, metrics)
     # Without this the compiler is free to leave parts of the state split over devices.
     placed = jax.lax.with_sharding_constraint(state, shardings(state))
     return placed, jax.lax.with_sharding_constraint(metrics, sharding.replicated(learner.mesh))
 
 
-def _remember(before: TrainState, passed: Passed, finite: jax.Array) -> MemoryBank:
-    """The bank with the keys of this batch, unless something about them is not finite.
-
-    That is known when the gradient is, for which the bank has been read to the end. So its rows
-    can be overwritten in place; were they free to change earlier, XLA would copy it first.
-    """
-    assert before.bank is not None and passed.state.bank is not None
-    if before.learner.objective.needs.bank_first and not before.learner.skip_nonfinite:
-        return passed.state.bank
-    return memory_bank.enqueue(before.bank, **passed.keys, when=finite)
-
-
-def _in_parts(state: TrainState, batch: Batch, rng: jax.Array) -> Passed:
+def _pass_in_parts(state: TrainState, batch: Batch, rng: jax.Array) -> BatchResult:
     """The batch in `accumulate` parts, one after another, for the memory of one.
 
     Gradients and metrics are averaged; BatchNorm sees a part at a time; all parts see the bank
     as it was, and their keys are remembered together.
     """
-    count = state.learner.accumulate
+    count = state.learner.settings.accumulate
 
     def parts(x: jax.Array) -> jax.Array:
         # Part p has the rows p, p + count, ...: as many from each device as from the others.
@@ -90,7 +116,7 @@ def _in_parts(state: TrainState, batch: Batch, rng: jax.Array) -> Passed:
         batch_stats, ema_batch_stats, gradients = carry
         within = state.replace(batch_stats=batch_stats, ema_batch_stats=ema_batch_stats)
         index, rows = part
-        passed = batch_pass.run(within, rows, jax.random.fold_in(rng, index))
+        passed = _pass_batch(within, rows, jax.random.fold_in(rng, index))
         total = jax.tree.map(jnp.add, gradients, passed.gradients)
         after = passed.state
         return (after.batch_stats, after.ema_batch_stats, total), (passed.metrics, passed.keys)
@@ -101,13 +127,213 @@ def _in_parts(state: TrainState, batch: Batch, rng: jax.Array) -> Passed:
         (state.batch_stats, state.ema_batch_stats, nothing),
         (jnp.arange(count), jax.tree.map(parts, batch)),
     )
-    return Passed(
+    return BatchResult(
         gradients=jax.tree.map(lambda x: x / count, total),
         metrics=jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics),
         state=state.replace(batch_stats=batch_stats, ema_batch_stats=ema_batch_stats),
         # Back into the order of the batch.
         keys=jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), keys),
     )
+
+
+def _pass_batch(state: TrainState, batch: Batch, rng: jax.Array) -> BatchResult:
+    """Key, query, loss against the bank, gradient. The parameters stay as they are.
+
+    `batch` holds ``image`` uint8 [B, H, W, 3] (or [B, 2, H, W, 3], two views), ``label`` [B] and
+    ``id`` [B].
+    """
+    learner, needs = state.learner, state.learner.objective.needs
+    rngs = jax.random.split(rng, 3)
+    rows = _arrange(learner, batch, rngs[0])
+    key: EncoderOutput | None = None
+    keys: dict[str, jax.Array] = {}
+    if needs.key:
+        key, ema_batch_stats = _forward(learner, state.key_variables, rows.key_images, rngs[1])
+        state = state.replace(ema_batch_stats=ema_batch_stats)
+        if needs.bank_first:
+            assert state.bank is not None
+            first = _to_remember(key, rows, needs, state.bank)
+            state = state.replace(bank=memory_bank.enqueue(state.bank, **first))
+
+    def loss_function(trained: Tree) -> tuple[jax.Array, tuple[Metrics, EncoderOutput, Tree]]:
+        variables = {"params": {**state.params, **trained}, "batch_stats": state.batch_stats}
+        query, batch_stats = _forward(learner, variables, rows.query_images, rngs[2])
+        inputs = _step_inputs(state, rows, query, key, variables, rngs[2])
+        loss, metrics = learner.objective(inputs)
+        return loss, (metrics, query, batch_stats)
+
+    (loss, (metrics, query, batch_stats)), gradients = jax.value_and_grad(
+        loss_function, has_aux=True
+    )(trainable(learner, state.params))
+    metrics = {"loss": loss, **metrics}
+    if needs.classifier:
+        metrics["top1"] = jnp.mean(jnp.argmax(query.logits, axis=-1) == rows.main_labels)
+    if state.bank is not None:
+        keys = _to_remember(query if key is None else key, rows, needs, state.bank)
+    return BatchResult(gradients, metrics, state.replace(batch_stats=batch_stats), keys)
+
+
+def _arrange(learner: Learner, batch: Batch, rng: jax.Array) -> NetworkInputs:
+    """Normalises, mixes, and lays out the views as rows where the objective wants that."""
+    images = on_device.normalise_images(batch["image"], learner.mean, learner.std)
+    views = (images[:, 0], images[:, 1]) if images.ndim == 5 else (images,)
+    labels, ids, mixed = batch["label"], batch["id"], None
+    if learner.mixing:
+        result = on_device.mix(
+            rng,
+            views,
+            labels,
+            mixup_alpha=learner.mixing.mixup_alpha,
+            cutmix_alpha=learner.mixing.cutmix_alpha,
+            switch=learner.mixing.switch,
+        )
+        views, mixed = result.images, MixedLabels(result.labels_b, result.weight)
+    if learner.objective.needs.views != "rows":
+        return NetworkInputs(views[0], views[-1], labels, ids, mixed)
+    # Views next to each other: rows stay on the device that has their sample.
+    pairs = jnp.stack(views, axis=1)
+    rows = pairs.reshape(-1, *pairs.shape[2:])
+    labels, ids, mixed = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), (labels, ids, mixed))
+    return NetworkInputs(rows, rows, labels, ids, mixed)
+
+
+def _forward(
+    learner: Learner, variables: dict[str, Any], images: jax.Array, rng: jax.Array
+) -> tuple[EncoderOutput, Tree]:
+    """A train-mode pass: BatchNorm uses and records the statistics of this batch.
+
+    A frozen network is used as in evaluation instead.
+    """
+    train = not learner.objective.needs.frozen
+    output, updated = learner.encoder.apply(
+        variables, images, train=train, mutable=["batch_stats"], rngs={"dropout": rng}
+    )
+    return output, updated.get("batch_stats", {})
+
+
+def _step_inputs(
+    state: TrainState,
+    rows: NetworkInputs,
+    query: EncoderOutput,
+    key: EncoderOutput | None,
+    variables: dict[str, Any],
+    rng: jax.Array,
+) -> StepInputs:
+    """What the objective asks for, and nothing else."""
+    learner, needs = state.learner, state.learner.objective.needs
+    step = state.step - learner.first_step
+    centres = None
+    if needs.class_centres:
+        classifier = learner.encoder.spec.classifier
+        seen = query.embedding if classifier.input == "embedding" else query.features
+        centres = ClassCentres(seen, variables["params"]["classifier"]["kernel"])
+
+    def from_features(features: jax.Array) -> jax.Array:
+        output, _ = learner.encoder.apply(
+            variables,
+            features,
+            train=True,
+            mutable=["batch_stats"],
+            rngs={"dropout": rng},
+            method="from_features",
+        )
+        return output.logits
+
+    def from_images(images: jax.Array) -> jax.Array:
+        return _forward(learner, variables, images, rng)[0].logits
+
+    def classify_key(embedding: jax.Array) -> jax.Array:
+        return jax.nn.softmax(learner.encoder.classify(state.key_variables, embedding))
+
+    layers = {
+        "images": Activation(rows.query_images, from_images),
+        "features": Activation(query.features, from_features),
+    }
+    return StepInputs(
+        query=query,
+        labels=rows.labels,
+        epoch=step // learner.steps_per_epoch,
+        step=step,
+        key=key,
+        bank=state.bank,
+        classify_key=classify_key if needs.bank_probs else None,
+        exclude_ids=rows.ids if learner.settings.bank.exclude_self else None,
+        mixed=rows.mixed,
+        class_centres=centres,
+        layers={name: layers[name] for name in needs.layers} if needs.layers else None,
+        class_prior=jnp.asarray(learner.class_prior) if needs.class_prior else None,
+    )
+
+
+def _to_remember(
+    output: EncoderOutput, rows: NetworkInputs, needs: Needs, bank: MemoryBank
+) -> dict[str, jax.Array]:
+    """What goes to the bank: all keys, or of the query's rows the first views."""
+    keys = {
+        "features": losses.normalise(output.embedding),
+        "labels": rows.main_labels,
+        "probs": jax.nn.softmax(output.logits),
+        "ids": rows.ids,
+    }
+    if bank.norms is not None:
+        keys["norms"] = jnp.linalg.norm(output.embedding, axis=-1)
+    stride = 2 if needs.views == "rows" and not needs.key else 1
+    return jax.tree.map(lambda x: jax.lax.stop_gradient(x)[::stride], keys)
+
+
+def _remember(before: TrainState, passed: BatchResult, finite: jax.Array) -> MemoryBank:
+    """The bank with the keys of this batch, unless something about them is not finite.
+
+    That is known when the gradient is, for which the bank has been read to the end. So its rows
+    can be overwritten in place; were they free to change earlier, XLA would copy it first.
+    """
+    assert before.bank is not None and passed.state.bank is not None
+    learner = before.learner
+    if learner.objective.needs.bank_first and learner.settings.nonfinite.policy != "skip":
+        return passed.state.bank
+    return memory_bank.enqueue(before.bank, **passed.keys, when=finite)
+
+
+def _keep_if(
+    finite: jax.Array, before: TrainState, after: TrainState, metrics: Metrics
+) -> tuple[TrainState, Metrics]:
+    """The state `after` a step if `finite`, otherwise that `before`. The bank is `after`'s.
+
+    The step is counted either way, so that data and random numbers go on; the optimiser's own
+    counts, and with them the learning rate, stay where they were. The metrics get ``skipped``,
+    0 or 1, and the learning rate really used.
+
+    Costs a second copy of everything but the bank while the step runs.
+    """
+    kept = jax.tree.map(
+        lambda new, old: jnp.where(finite, new, old),
+        after.replace(bank=None),
+        before.replace(bank=None),
+    )
+    updates_made = _schedule_count(before.opt_state)
+    rate = jnp.asarray(before.learner.learning_rate(updates_made), jnp.float32)
+    skipped = jnp.logical_not(finite).astype(jnp.float32)
+    kept = kept.replace(step=after.step, bank=after.bank)
+    return kept, {**metrics, "learning_rate": rate, "skipped": skipped}
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Whether no number in `tree` is infinite or NaN.
+
+    >>> bool(all_finite({"a": jnp.ones(3), "n": jnp.arange(2)})), bool(all_finite(jnp.log(0.0)))
+    (True, False)
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+
+def _schedule_count(opt_state: Any) -> jax.Array:
+    """How many updates the optimiser's learning-rate schedule has counted."""
+
+    def of_schedule(path: Any, value: Any) -> bool:
+        return getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState"
+
+    return optax.tree.get(opt_state, "count", filtering=of_schedule)
 
 
 train_step = jax.jit(_train_step, donate_argnames="state")

@@ -8,7 +8,7 @@ each K. At 262,144 rows the bank takes 1.3 GB on each device; `--config.bank.pro
 makes that 0.8. With `:digits,3seeds` each cell is trained three times.
 """
 
-from cone_jax.sweeps import Axis, Sweep, grid, paper_sweep
+from cone_jax.sweeps import Axis, Sweep, paper_grid
 
 SIZES = Axis("K", "bank.size", (16384, 65536, 131072, 262144))
 DIGITS_SIZES = Axis(
@@ -20,11 +20,5 @@ DIGITS_SIZES = Axis(
 
 
 def get_sweep(options: str = "") -> Sweep:
-    return paper_sweep(
-        options,
-        title="Size of the memory bank",
-        table="bank",
-        cells=grid(SIZES),
-        digits_cells=grid(DIGITS_SIZES),
-        row_name=SIZES.name,
-    )
+    title = "Size of the memory bank"
+    return paper_grid(options, title, "bank", SIZES, digits_rows=DIGITS_SIZES)

@@ -9,18 +9,12 @@ contrastive term has the paper's weight 0.7 and temperature 0.1. With `:digits,3
 trained three times.
 """
 
-from cone_jax.sweeps import Axis, Sweep, grid, paper_sweep
+from cone_jax.sweeps import Axis, Sweep, paper_grid
 
 WEIGHTS = Axis("λ_d", "objective.cone.dc_weight", (0.2, 0.4, 0.6))
 TEMPERATURES = Axis("τ_d", "objective.cone.dc_temperature", (0.05, 0.07, 0.1, 0.2))
 
 
 def get_sweep(options: str = "") -> Sweep:
-    return paper_sweep(
-        options,
-        title="Weight and temperature of L_dc",
-        table="sweep_dc",
-        cells=grid(WEIGHTS, TEMPERATURES),
-        row_name=WEIGHTS.name,
-        column_name=TEMPERATURES.name,
-    )
+    title = "Weight and temperature of L_dc"
+    return paper_grid(options, title, "sweep_dc", WEIGHTS, TEMPERATURES)

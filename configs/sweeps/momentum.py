@@ -9,16 +9,10 @@ whether the paper's table was made so is not stated. With `:digits,3seeds` each 
 three times.
 """
 
-from cone_jax.sweeps import Axis, Sweep, grid, paper_sweep
+from cone_jax.sweeps import Axis, Sweep, paper_grid
 
 MOMENTA = Axis("m", "ema.momentum", (0.98, 0.99, 0.996, 0.999))
 
 
 def get_sweep(options: str = "") -> Sweep:
-    return paper_sweep(
-        options,
-        title="Momentum of the key network",
-        table="momentum",
-        cells=grid(MOMENTA),
-        row_name=MOMENTA.name,
-    )
+    return paper_grid(options, "Momentum of the key network", "momentum", MOMENTA)

@@ -18,13 +18,10 @@ _DIGITS_TWICE = {"epochs": 16}
 
 
 def get_sweep(options: str = "") -> Sweep:
+    full, small = _cells(_TWICE), _cells(_DIGITS_TWICE)
+    title = "Other methods with neighbours"
     return paper_sweep(
-        options,
-        title="Other methods with neighbours",
-        table="other_nn",
-        cells=_cells(_TWICE),
-        digits_cells=_cells(_DIGITS_TWICE),
-        row_name="method",
+        options, title=title, table="other_nn", row_name="method", cells=full, digits_cells=small
     )
 
 

@@ -8,7 +8,7 @@ digits, with a bank of 1,024 and a sixteenth of each N. With `:digits,3seeds` ea
 three times.
 """
 
-from cone_jax.sweeps import Axis, Sweep, grid, paper_sweep
+from cone_jax.sweeps import Axis, Sweep, paper_grid
 
 FIELD = "objective.cone.neighbours"
 NEIGHBOURS = Axis("N", FIELD, (128, 256, 512, 1024))
@@ -18,11 +18,5 @@ DIGITS_NEIGHBOURS = Axis(
 
 
 def get_sweep(options: str = "") -> Sweep:
-    return paper_sweep(
-        options,
-        title="Number of neighbours",
-        table="topN",
-        cells=grid(NEIGHBOURS),
-        digits_cells=grid(DIGITS_NEIGHBOURS),
-        row_name=NEIGHBOURS.name,
-    )
+    title = "Number of neighbours"
+    return paper_grid(options, title, "topN", NEIGHBOURS, digits_rows=DIGITS_NEIGHBOURS)

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from cone_jax.analysis import paper_figures
-from cone_jax.analysis.evidence import gather
+from cone_jax.analysis.report_inputs import gather
+from tests.tiny_run import write_run
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +15,7 @@ def cone(small_run):
 
 
 @pytest.fixture(scope="module")
-def plain(cone):
+def plain(cone, tmp_path_factory):
     """As a run of cross-entropy would be: no bank, no neighbours."""
     kept = [
         {name: value for name, value in record.items() if name in ("step", "train/loss")}
@@ -22,7 +23,7 @@ def plain(cone):
     ]
     return dataclasses.replace(
         cone,
-        run=dataclasses.replace(cone.run, records=kept),
+        run=write_run(tmp_path_factory.mktemp("plain"), kept),
         snapshot=dataclasses.replace(cone.snapshot, neighbours=None, pulls=None),
     )
 

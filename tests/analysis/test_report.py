@@ -11,10 +11,10 @@ import pytest
 
 from cone_jax import workdir
 from cone_jax.analysis import report, report_sections
-from cone_jax.analysis.evidence import Evidence, gather
-from cone_jax.analysis.recorded_run import RecordedRun
+from cone_jax.analysis.report_inputs import Evidence, gather
 from cone_jax.errors import UserError
-from cone_jax.metric_writers import METRICS_FILE, latest_values
+from cone_jax.training.run_directory import RunDirectory
+from cone_jax.workdir.metrics import METRICS_FILE, latest_values
 from tests.analysis import browser
 from tests.analysis.conftest import HOSTILE
 
@@ -76,7 +76,7 @@ def test_every_section_is_there(page):
 
 
 def test_every_recorded_metric_has_its_curve(page, small_run):
-    run = RecordedRun.open(small_run.directory)
+    run = RunDirectory.open(small_run.directory)
     for title in (
         "Loss terms",
         "Learning rate",
@@ -102,12 +102,18 @@ def test_numbers_are_those_of_the_metrics_file(page, small_run):
 
 
 def test_results_are_those_of_every_evaluator_each_with_its_own_best(copy):
-    run = RecordedRun.open(copy)
+    path = copy / workdir.CONFIG_FILE
+    config = json.loads(path.read_text())
+    specs = ("classification(name='key')", "robustness(name='corrupted', baseline='alexnet')")
+    config["evaluation"]["evaluators"] += specs
+    path.write_text(json.dumps(config))
     more = [
         {"step": 4, "key/top1": 0.75, "key/ece": 0.5},
         {"step": 8, "key/top1": 0.25, "key/ece": 0.875, "corrupted/mce": 91.5},
     ]
-    evidence = Evidence(dataclasses.replace(run, records=[*run.records, *more]), None, None, None)
+    with (copy / METRICS_FILE).open("a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in more)
+    evidence = Evidence(RunDirectory.open(copy), None, None, None)
     text = Parsed(str(report_sections.results(evidence).body)).text
     assert "key/top125.00%75.00%4" in text  # last, best, and the step of the best
     assert "key/ece87.50%50.00%4" in text

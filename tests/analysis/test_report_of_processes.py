@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cone_jax.analysis.snapshot import Snapshot
-from cone_jax.metric_writers import METRICS_FILE, latest_values
+from cone_jax.workdir.metrics import METRICS_FILE, latest_values
 from tests import tiny_run
 
 ROOT = Path(__file__).parent.parent.parent

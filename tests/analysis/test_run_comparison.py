@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from cone_jax import config as config_lib
-from cone_jax.analysis import comparison_files, figure_style, figures, run_comparison
+from cone_jax.analysis import figure_style, figures, run_comparison
 from cone_jax.analysis.figures import Line
-from cone_jax.analysis.recorded_run import RecordedRun
-from cone_jax.metric_writers import METRICS_FILE
-from tests.analysis.test_recorded_run import write_run
+from cone_jax.training.run_directory import RunDirectory
+from cone_jax.workdir.metrics import METRICS_FILE
+from tests.tiny_run import write_run
 
 TOP1 = {"cone": [0.91, 0.93, 0.95], "cross_entropy": [0.88, 0.90]}
 
@@ -99,7 +99,7 @@ def test_a_group_looks_the_same_in_every_chart(tmp_path):
     """Also in a chart of a metric that another group did not record."""
     made = [make_run(tmp_path / "a"), make_run(tmp_path / "b", "cross_entropy")]
     (tmp_path / "b" / METRICS_FILE).write_text('{"step": 3, "train/loss": 1.0, "train/new": 2.0}\n')
-    groups = run_comparison.group_runs([made[0], RecordedRun.open(tmp_path / "b")])
+    groups = run_comparison.group_runs([made[0], RunDirectory.open(tmp_path / "b")])
     looks = {
         overlay.metric: {line.label: line.look for line in overlay.lines}
         for overlay in run_comparison.overlays(groups)
@@ -111,7 +111,7 @@ def test_a_group_looks_the_same_in_every_chart(tmp_path):
 
 
 def test_everything_is_written(runs, tmp_path):
-    page = comparison_files.write(runs, tmp_path / "out")
+    page = run_comparison.write(runs, tmp_path / "out")
     text = page.read_text()
     assert text.count("<svg") == 3  # two losses and accuracy; seconds are no curve
     table = (tmp_path / "out" / "comparison.md").read_text()

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from cone_jax.analysis import evidence
-from cone_jax.analysis.recorded_run import RecordedRun
+from cone_jax.analysis import report_inputs
 from cone_jax.analysis.snapshot import DIRECTORY, Snapshot
-from cone_jax.metric_writers import METRICS_FILE, latest_values
+from cone_jax.training.run_directory import RunDirectory
+from cone_jax.workdir.metrics import METRICS_FILE, latest_values
 
 
 @pytest.fixture(scope="module")
 def snapshot(small_run) -> Snapshot:
-    return evidence.obtain_snapshot(RecordedRun.open(small_run.directory))
+    return report_inputs.obtain_snapshot(RunDirectory.open(small_run.directory))
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,6 @@ def test_what_is_stored_comes_back(snapshot, tmp_path):
 
 
 def test_a_network_is_looked_at_once(snapshot, small_run, monkeypatch):
-    monkeypatch.setattr(evidence, "take", lambda network: pytest.fail("looked again"))
-    evidence.obtain_snapshot(RecordedRun.open(small_run.directory))
+    monkeypatch.setattr(report_inputs, "take", lambda network: pytest.fail("looked again"))
+    report_inputs.obtain_snapshot(RunDirectory.open(small_run.directory))
     assert (small_run.directory / DIRECTORY / f"snapshot-{snapshot.step}.npz").exists()

@@ -10,12 +10,10 @@ import pytest
 
 from cone_jax import config as config_lib
 from cone_jax import models, objectives, sharding, training
-from cone_jax.config_checks import get_field
+from cone_jax.config import get_field, stage_configs
 from cone_jax.data import datasets, transforms
 from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
-from cone_jax.training import learner as learners
-from cone_jax.training import stages
-from configs import (
+from cone_jax.recipes import (
     cifar,
     cifar_small,
     digits,
@@ -25,7 +23,10 @@ from configs import (
     imagenet_light,
     transfer,
 )
+from cone_jax.training import learner as learners
 from tests.configs.published_recipes import FIELDS, RECIPES
+
+ROOT = Path(__file__).parents[2]
 
 PAPERS = {
     "cifar": cifar,
@@ -60,11 +61,17 @@ def check(config, expected, where):
 def abstract_steps(config, num_classes, num_images):
     """Traces one step of each stage, which leaves every shape of the state as it was."""
     mesh = sharding.make_mesh(jax.devices()[:1])
-    for stage in stages.stage_configs(config):
+    for stage in stage_configs(config):
         steps_per_epoch = datasets.train_order(stage, num_images).steps_per_epoch
         prior = (1 / num_classes,) * num_classes
-        shapes = {"num_classes": num_classes, "steps_per_epoch": steps_per_epoch, "mesh": mesh}
-        state = training.abstract_state(stage, **shapes, class_prior=prior)
+        learner = learners.build(
+            stage,
+            num_classes=num_classes,
+            steps_per_epoch=steps_per_epoch,
+            mesh=mesh,
+            class_prior=prior,
+        )
+        state = training.abstract_state(learner)
         size, views = stage.data.image_size, stage.data.views
         pixels = (size, size, 3) if views == 1 else (2, size, size, 3)
         batch = {
@@ -101,7 +108,7 @@ def test_recipe_has_the_published_numbers_and_takes_a_step(key, shallow):
     config = recipe(key)
     config_lib.validate(config)
     check(config, expected, "run:")
-    later = stages.stage_configs(config)[1:]
+    later = stage_configs(config)[1:]
     assert bool(later) == (expected_stage is not None)
     for stage in later:
         check(stage, expected_stage, "linear stage:")
@@ -121,7 +128,7 @@ TRACED: set[str] = set()
 
 def program_of(config):
     """What the traced step depends on: recipes that differ elsewhere only share one trace."""
-    sections = [stage.to_dict() for stage in stages.stage_configs(config)]
+    sections = [stage.to_dict() for stage in stage_configs(config)]
     for section in sections:
         for name in ("epochs", "steps", "schedule", "ema", "log_every", "evaluation", "checkpoint"):
             del section[name]
@@ -155,7 +162,7 @@ def test_recipes_of_our_own_take_a_step(name, shallow):
 @pytest.mark.parametrize("module", [*PAPERS.values(), *(other[0] for other in OTHERS.values())])
 def test_a_recipe_says_how_to_run_it_and_whose_its_numbers_are(module):
     text = " ".join(module.__doc__.split())
-    name = module.__name__.removeprefix("configs.")
+    name = module.__name__.removeprefix("cone_jax.recipes.")
     assert f"--config=configs/{name}.py" in text
     if module in PAPERS.values():
         assert "paper (arXiv 2308.10761)" in text
@@ -168,7 +175,7 @@ def test_a_whole_network_takes_an_abstract_step():
 
 
 def test_every_open_point_of_the_method_is_a_field():
-    text = (Path(imagenet.__file__).parent.parent / "docs" / "recipes.md").read_text()
+    text = (ROOT / "docs" / "recipes.md").read_text()
     section = text.split("## What neither the paper nor its code settles")[1].split("\n## ")[0]
     points = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
     assert len(points) == 15
@@ -185,11 +192,11 @@ def test_every_method_fits_every_recipe(module, name):
 
 def test_linear_stages_follow_their_schedules():
     mesh = sharding.make_mesh(jax.devices()[:1])
-    stage = stages.stage_configs(cifar.get_config("100,supcon"))[1]
+    stage = stage_configs(cifar.get_config("100,supcon"))[1]
     learner = learners.build(stage, num_classes=100, steps_per_epoch=97, mesh=mesh)
     rates = [float(learner.learning_rate(epoch * 97)) for epoch in (0, 59, 60, 75, 90)]
     assert rates == pytest.approx([5.0, 5.0, 1.0, 0.2, 0.04])
-    stage = stages.stage_configs(imagenet_baselines.get_config("supcon"))[1]
+    stage = stage_configs(imagenet_baselines.get_config("supcon"))[1]
     learner = learners.build(stage, num_classes=1000, steps_per_epoch=208, mesh=mesh)
     rates = [float(learner.learning_rate(step)) for step in (0, 103, 104, 208)]
     assert rates == pytest.approx([1.2, 1.2, 1.2 * 0.97, 1.2 * 0.97**2])

@@ -6,9 +6,9 @@ import pytest
 
 from cone_jax import config as config_lib
 from cone_jax.data import transforms
+from cone_jax.recipes import transfer
 from cone_jax.sharding import make_mesh
 from cone_jax.training import learner
-from configs import transfer
 
 # TFDS name, parts of the grid, part of the last run, test part, metric: typed from the protocol.
 SETS = {

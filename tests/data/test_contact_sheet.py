@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cone_jax.data.contact_sheet import contact_sheet
+from cone_jax.data import contact_sheet
 
 COLOURS = np.array([[200, 0, 0], [0, 200, 0], [0, 0, 200], [200, 200, 0], [0, 200, 200]], np.uint8)
 
@@ -22,7 +22,7 @@ def area(sheet: Image.Image, colour: np.ndarray) -> tuple[int, int, int, int]:
 
 
 def test_every_sample_is_drawn_whole_row_by_row():
-    sheet = contact_sheet(solid(5, 100), ["name"] * 5, columns=3)
+    sheet = contact_sheet.draw(solid(5, 100), ["name"] * 5, columns=3)
     boxes = [area(sheet, colour) for colour in COLOURS]
     assert all((right - left, bottom - top) == (100, 100) for left, top, right, bottom in boxes)
     lefts, tops = [box[0] for box in boxes], [box[1] for box in boxes]
@@ -34,7 +34,7 @@ def test_every_sample_is_drawn_whole_row_by_row():
 def test_small_pictures_are_enlarged_pixel_by_pixel():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 200, (1, 8, 8, 3), np.uint8)
-    sheet = np.asarray(contact_sheet(images, [""]))
+    sheet = np.asarray(contact_sheet.draw(images, [""]))
     rows, columns = np.nonzero((sheet != 255).all(-1))
     drawn = sheet[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
     assert drawn.shape == (96, 96, 3)
@@ -43,14 +43,14 @@ def test_small_pictures_are_enlarged_pixel_by_pixel():
 
 def test_two_views_stand_side_by_side():
     views = np.stack([solid(2, 100), solid(5, 100)[3:]], axis=1)
-    sheet = contact_sheet(views, ["a", "b"])
+    sheet = contact_sheet.draw(views, ["a", "b"])
     first, second = area(sheet, COLOURS[0]), area(sheet, COLOURS[3])
     assert second == (first[0] + 100, first[1], first[2] + 100, first[3])
 
 
 def test_captions_stand_below_their_picture_and_inside_its_width():
-    plain = np.asarray(contact_sheet(solid(2, 100), ["", ""], columns=2), np.int64)
-    named = contact_sheet(solid(2, 100), ["owl", "a very long name " * 20], columns=2)
+    plain = np.asarray(contact_sheet.draw(solid(2, 100), ["", ""], columns=2), np.int64)
+    named = contact_sheet.draw(solid(2, 100), ["owl", "a very long name " * 20], columns=2)
     ink = np.abs(np.asarray(named, np.int64) - plain).any(-1)
     for index, width in ((0, 40), (1, 100)):
         left, _, right, bottom = area(named, COLOURS[index])
@@ -66,4 +66,4 @@ def test_captions_stand_below_their_picture_and_inside_its_width():
 )
 def test_wrong_arguments_are_refused(images, captions):
     with pytest.raises(ValueError, match="must be uint8"):
-        contact_sheet(images, captions)
+        contact_sheet.draw(images, captions)

@@ -7,13 +7,13 @@ import pytest
 from PIL import Image
 
 from cone_jax.data import transforms
-from cone_jax.data.order import TrainOrder
 from cone_jax.data.pipeline import (
     NOT_DAMAGED,
     DamageTally,
     EvalBatches,
     Share,
     TrainBatches,
+    TrainOrder,
     read_ahead,
 )
 from cone_jax.data.sources.array import ArraySource

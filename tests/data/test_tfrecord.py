@@ -1,6 +1,6 @@
 import pytest
 
-from cone_jax.data import tfrecord
+from cone_jax.data import preparation
 from cone_jax.errors import UserError
 
 # tf.io.TFRecordWriter of TensorFlow 2.21.0 wrote this: b"", b"hello", bytes(range(10)).
@@ -11,20 +11,20 @@ WRITTEN = bytes.fromhex(
 
 def test_records_that_tensorflow_wrote(tmp_path):
     (tmp_path / "x.tfrecord").write_bytes(WRITTEN)
-    records = list(tfrecord.read_records(tmp_path / "x.tfrecord"))
+    records = list(preparation.read_records(tmp_path / "x.tfrecord"))
     assert records == [b"", b"hello", bytes(range(10))]
 
 
 def test_an_empty_file_has_no_records(tmp_path):
     (tmp_path / "x").write_bytes(b"")
-    assert list(tfrecord.read_records(tmp_path / "x")) == []
+    assert list(preparation.read_records(tmp_path / "x")) == []
 
 
 @pytest.mark.parametrize("cut", [3, 9, 15, 17, len(WRITTEN) - 5, len(WRITTEN) - 1])
 def test_a_truncated_file_is_refused(tmp_path, cut):
     (tmp_path / "x").write_bytes(WRITTEN[:cut])
     with pytest.raises(UserError, match=r"damaged|middle of a record"):
-        list(tfrecord.read_records(tmp_path / "x"))
+        list(preparation.read_records(tmp_path / "x"))
 
 
 def test_a_wrong_length_is_noticed(tmp_path):
@@ -32,4 +32,4 @@ def test_a_wrong_length_is_noticed(tmp_path):
     spoilt[16] += 1  # the length of the second record
     (tmp_path / "x").write_bytes(bytes(spoilt))
     with pytest.raises(UserError, match="damaged at 28"):
-        list(tfrecord.read_records(tmp_path / "x"))
+        list(preparation.read_records(tmp_path / "x"))

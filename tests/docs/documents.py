@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = tuple(sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))))
 # A word in capitals stands for something of the reader's own, dots for whatever is of no matter.
 STANDS_FOR = {"METHOD": "cone", "NAME": "cone", "FORMAT": "safetensors"}
-PROGRAM = r"(?:\w+=\S+ )*(?:python3? |make |sbatch |(?:\S*/)?scripts/)"
+PROGRAM = r"(?:\w+=\S+ )*(?:python3? |make |sbatch |cone |(?:\S*/)?scripts/)"
 
 
 class Link(NamedTuple):

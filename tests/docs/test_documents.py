@@ -8,13 +8,14 @@ import sys
 
 import pytest
 
-from cone_jax import call_spec, command_line, interop
+from cone_jax import interop, spec_strings
 from cone_jax.evaluation import registry
-from cone_jax.modes import MODES
+from cone_jax.modes import MODES, command_line
 from tests.docs import documents
 from tests.docs.documents import DOCUMENTS, ROOT, Command
 
 COMMANDS = [command for document in DOCUMENTS for command in documents.commands(document)]
+CONE = r"(cone|python -m cone_jax)(?![.\w])"
 HELP = {name: mode.help for name, mode in MODES.items()}
 
 # Gives each program its own flags, and lets it say whether it knows them. Nothing is run: a
@@ -79,18 +80,35 @@ def test_main_understands_its_commands(command, monkeypatch):
     monkeypatch.chdir(ROOT)
     program = next(i for i, word in enumerate(command.words) if word.endswith((".py", ".sh")))
     assert (ROOT / command.words[program]).is_file()
-    words = documents.arguments(command.words[program + 1 :])
+    understand(command.words[program + 1 :])
+
+
+# What extending.md names has to be written first; its own tests do so.
+@pytest.mark.parametrize(
+    "command",
+    [each for each in programs(CONE) if each.document.name != "extending.md"],
+    ids=str,
+)
+def test_the_command_cone_is_understood_anywhere(command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    understand(command.words[1:] if command.words[0] == "cone" else command.words[3:])
+
+
+def understand(flags: tuple[str, ...]) -> None:
+    words = documents.arguments(flags)
     if "--help" in words:
         return
     given = command_line.parse(words, HELP)
     assert given.flags["format"] in interop.FORMATS
     if given.flags["evaluators"]:
-        registry.parse(call_spec.separate(given.flags["evaluators"]))
+        registry.parse(spec_strings.separate(given.flags["evaluators"]))
 
 
 def test_other_programs_understand_their_flags():
     asked = []
-    for command in programs(r"python (benchmarks/|examples/|-m (?!venv|pip|pytest))"):
+    for command in programs(
+        r"python (benchmarks/|examples/|-m (?!venv|pip|pytest|cone_jax\b(?!\.)))"
+    ):
         words = documents.arguments(command.words)[1:]
         program, *flags = words[1:] if words[0] == "-m" else words
         found = (
@@ -115,3 +133,10 @@ def test_make_has_the_targets():
     for command in programs("make"):
         words = [word for word in command.words[1:] if "=" not in word]
         assert set(words) <= targets, command
+
+
+def test_the_page_of_fields_is_as_the_fields_are_declared():
+    listed = subprocess.run(
+        [sys.executable, "scripts/list_fields.py"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert listed.stdout == (ROOT / "docs/fields.md").read_text(), "run scripts/list_fields.py"

@@ -1,10 +1,15 @@
 """Evaluators as a config names them, and what they must fit."""
 
+import dataclasses
+from typing import ClassVar
+
 import pytest
 
 from cone_jax import config as config_lib
+from cone_jax.console import Metric
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
+from cone_jax.evaluation.evaluator import Evaluator, Outcome
 
 
 def config_with(*evaluators, best="test/top1", options="", **changes):
@@ -33,7 +38,7 @@ def config_with(*evaluators, best="test/top1", options="", **changes):
 def test_metrics_are_called_after_what_they_measure(spec, prefix):
     (evaluator,) = registry.parse((spec,))
     assert evaluator.prefix == prefix
-    assert evaluator.metric_names()[0].startswith(f"{prefix}/")
+    assert all(name.startswith(f"{prefix}/") for name in evaluator.declared())
 
 
 @pytest.mark.parametrize(
@@ -107,3 +112,35 @@ def test_a_network_the_method_lacks_is_refused():
         config_lib.validate(
             config_with("classification", "classification(network='key')", options="cross_entropy")
         )
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "best", "lower"),
+    [
+        ("classification", "test/top1", False),
+        ("classification", "test/loss", True),
+        ("classification(network='key')", "test_key/ece", True),
+        ("robustness(baseline='alexnet')", "robustness/relative_mce", True),
+        ("knn", "knn20/mean_per_class", False),
+    ],
+)
+def test_the_direction_of_a_metric_is_declared_by_its_evaluator(evaluator, best, lower):
+    config = config_with(evaluator, best=best)
+    assert registry.lower_is_better(config) is lower
+
+
+def test_an_evaluator_of_somebody_else_declares_its_metrics_the_same_way(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Sharpness(Evaluator):
+        metrics: ClassVar[tuple[Metric, ...]] = (Metric("curvature", better="lower"),)
+        default_name = "sharpness"
+
+        def evaluate(self, run, variables, report):
+            return Outcome({"curvature": 1.0})
+
+    monkeypatch.setitem(registry.KINDS, "sharpness", Sharpness)
+    config = config_with("sharpness(network='key')", best="sharpness_key/curvature")
+    config_lib.validate(config)
+    assert registry.lower_is_better(config)
+    (name,) = registry.declared_metrics(config)
+    assert name == "sharpness_key/curvature"

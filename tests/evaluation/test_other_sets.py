@@ -10,8 +10,8 @@ from PIL import Image
 
 from cone_jax.data.sources.array import ArraySource
 from cone_jax.errors import UserError
-from cone_jax.evaluation import classification, label_maps
-from cone_jax.evaluation.accuracy import Classification
+from cone_jax.evaluation import accuracy, label_maps
+from cone_jax.evaluation.classification import Classification
 from cone_jax.evaluation.real_labels import Real
 from cone_jax.training.run import Run
 
@@ -53,11 +53,16 @@ def test_numbers_stand_for_classes_only_where_there_are_as_many():
         label_maps.relabel(numbered, ["owl", "tit", "kite"], "data")
 
 
+def examine(run, variables, source, classes=None):
+    batches = run.eval_stream(source, silent)
+    return accuracy.examine(run.learner, variables, batches, classes=classes)
+
+
 def test_some_classes_only(run, variables):
     """Among three classes no other is predicted, and the order among those stays."""
     test = run.dataset.test
-    free = run.examine(variables, test, silent)
-    some = run.examine(variables, test, silent, classes=[1, 4, 6])
+    free = examine(run, variables, test)
+    some = examine(run, variables, test, [1, 4, 6])
     assert set(some.predictions.tolist()) <= {1, 4, 6}
     inside = np.isin(free.predictions, [1, 4, 6])
     np.testing.assert_array_equal(some.predictions[inside], free.predictions[inside])
@@ -121,7 +126,7 @@ class TinyReal(tfds.core.GeneratorBasedBuilder):
 
 def test_real_accepts_any_label_of_a_picture(run, variables, tmp_path, monkeypatch):
     test = run.dataset.test
-    predictions = run.examine(variables, test, silent).predictions
+    predictions = examine(run, variables, test).predictions
     tfds.disable_progress_bar()
     TinyReal.pictures = tmp_path
     for index in range(12):
@@ -147,11 +152,11 @@ def test_real_accepts_any_label_of_a_picture(run, variables, tmp_path, monkeypat
 def test_imagenet_a_and_r_choose_among_their_own(run, variables, monkeypatch):
     seen = []
 
-    def examine(self, variables, source, report, *, classes=None):
+    def see(network, variables, batches, *, classes=None):
         seen.append(classes)
-        return classification.Examples(*(np.zeros(1, int) for _ in range(6)))
+        return accuracy.Examples(*(np.zeros(1, int) for _ in range(6)))
 
-    monkeypatch.setattr(Run, "examine", examine)
+    monkeypatch.setattr(accuracy, "examine", see)
     monkeypatch.setattr(
         "cone_jax.evaluation.other_sets.open_set",
         lambda run, data, split: label_maps.relabel(source_of(CLASSES, [3, 5]), CLASSES, data),

@@ -1,6 +1,5 @@
 """Errors under corruption: made on the fly, from a folder, from TFDS; on any number of devices."""
 
-import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from PIL import Image
 from cone_jax import sharding
 from cone_jax.data import transforms
 from cone_jax.errors import UserError
-from cone_jax.evaluation import corrupted_sets
+from cone_jax.evaluation import accuracy, corrupted_sets
 from cone_jax.evaluation.corruptions import SEVERITIES, CorruptedSource, corrupt
 from cone_jax.evaluation.robustness import Robustness
 from cone_jax.training.run import Run
@@ -108,7 +107,7 @@ def test_errors_are_those_of_each_picture_by_itself(run, variables):
 
 
 def test_one_device_and_eight_find_the_same(run, variables):
-    alone = dataclasses.replace(run, mesh=sharding.make_mesh(jax.devices()[:1]))
+    alone = run.on_mesh(sharding.make_mesh(jax.devices()[:1]))
     assert evaluate(alone, variables).errors == evaluate(run, variables).errors
 
 
@@ -156,6 +155,6 @@ def test_pictures_are_cropped_before_they_are_corrupted(run):
 
 
 def test_an_unknown_baseline_is_refused_before_any_work(run, variables, tmp_path, monkeypatch):
-    monkeypatch.setattr(Run, "examine", None)
+    monkeypatch.setattr(accuracy, "examine", None)
     with pytest.raises(UserError, match=r"errors\.csv\) cannot be read"):
         Robustness(baseline=str(tmp_path)).evaluate(run, variables, silent)

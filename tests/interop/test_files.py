@@ -13,9 +13,9 @@ import safetensors.numpy
 import torch
 
 from cone_jax import interop, models
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
 from cone_jax.interop import files, state_dict
+from cone_jax.workdir.checkpoints import Checkpoints
 from tests.models import random_variables
 
 

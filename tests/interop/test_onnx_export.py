@@ -90,7 +90,7 @@ def test_an_operation_without_translation_is_named():
 def test_a_transformer(tmp_path):
     cosine = models.Classifier(kind="cosine")
     spec = models.ModelSpec("deit_tiny", 5, "cifar", None, cosine, options=(("image_size", 16),))
-    encoder = models.build(spec, plain_operations=True)
+    encoder = models.build(spec, platform=models.ANY_PLATFORM)
     variables = random_variables.draw(encoder, 24)
     onnx_export.write(tmp_path / "model.onnx", encoder, variables, 24, {})
     images = random_variables.images(24)

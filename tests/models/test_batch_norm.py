@@ -2,7 +2,6 @@
 
 import functools
 import re
-from unittest import mock
 
 import flax.linen as nn
 import jax
@@ -140,8 +139,7 @@ def test_on_a_cpu_gradients_are_as_close_to_float64_as_those_of_flax(offset):
 
 
 def test_on_a_cpu_one_activation_is_written_besides_the_results():
-    module = Layers(train=True).batch_norm()
-    assert module.for_cpu  # the tests run on a CPU
+    module = Layers(train=True, platform="cpu").batch_norm()
     x, dy, variables = draw((16, 16, 16, 32))
 
     def run(variables, x, dy):
@@ -157,12 +155,6 @@ def test_on_a_cpu_one_activation_is_written_besides_the_results():
     written = re.findall(r" = f32\[(?:1,)?16,16,16,32\]\S* fusion\(", always_run)
     # y, dx, and the cotangent behind ReLU. Sums of what is no array in memory write two more.
     assert len(written) == 3
-
-
-def test_accelerators_get_sums_around_the_running_mean():
-    with mock.patch.object(jax, "default_backend", return_value="tpu"):
-        assert not Layers().batch_norm().for_cpu
-    assert not Layers(plain_operations=True).batch_norm().for_cpu
 
 
 def test_evaluation_uses_the_running_statistics_and_leaves_them():

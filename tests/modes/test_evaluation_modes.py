@@ -9,11 +9,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from cone_jax import checkpointing, command_line, training
+from cone_jax import training
 from cone_jax.errors import UserError
 from cone_jax.evaluation.corruptions import CORRUPTIONS
-from cone_jax.metric_writers import read_records
-from cone_jax.modes import MODES
+from cone_jax.modes import MODES, command_line
+from cone_jax.training.run_directory import RunDirectory
+from cone_jax.workdir.metrics import read_records
 
 QUIET = Console(quiet=True)
 KEY = "classification(network='key', every_epochs=1.5)"
@@ -60,7 +61,7 @@ def test_evaluators_from_training_to_their_files(trained):
     assert records[24]["test_key/loss"] != records[24]["test/loss"]
 
     losses = {step: records[step]["test_key/loss"] for step in (12, 24)}
-    best = checkpointing.resolve_step(trained, "best", best_metric="test_key/loss")
+    best = RunDirectory.open(trained).resolve("best")
     assert best == min(losses, key=losses.get)
 
     run_mode("evaluate", trained, "--step=24")

@@ -21,7 +21,7 @@ from cone_jax.data import sources
 from cone_jax.evaluation.robustness import Robustness
 from cone_jax.modes import MODES, probe, robustness
 from cone_jax.sweeps import runner
-from cone_jax.transfer import starting_point
+from cone_jax.training import pretrained
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = (
@@ -150,7 +150,7 @@ def test_modes_end_well_and_say_what_they_wrote(mode, main, place, trained, monk
         monkeypatch.setattr(probe, slow, lambda *sets, **options: {"slow/top1": 0.5})
     fewer = functools.partial(Robustness, corruptions=("fog", "snow"))
     monkeypatch.setattr(robustness, "Robustness", fewer)
-    monkeypatch.setattr(starting_point, "check_weights", lambda config: "weights: fine")
+    monkeypatch.setattr(pretrained, "check_weights", lambda config: "weights: fine")
     shutil.rmtree(place / "out", ignore_errors=True)
     code, printed, complaints = trained if mode == "train" else call(main, mode, place)
     assert (code, complaints) == (0, "")

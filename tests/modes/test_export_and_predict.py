@@ -13,19 +13,20 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from cone_jax import command_line, workdir
-from cone_jax.checkpointing import Checkpoints
+from cone_jax import models, workdir
 from cone_jax.errors import UserError
+from cone_jax.modes import command_line
 from cone_jax.modes.export import export
 from cone_jax.modes.predict import predict
-from cone_jax.training import learner
+from cone_jax.settings import Model
+from cone_jax.workdir.checkpoints import Checkpoints
 from tests.models import random_variables
 
 
 @pytest.fixture
 def run(tiny_config, tmp_path):
     """A directory as training leaves it, with a network that knows nothing."""
-    encoder = learner.build_encoder(tiny_config.model, 10)
+    encoder = models.from_settings(Model.read(tiny_config.model), 10)
     workdir.claim(tmp_path / "run", tiny_config)
     with Checkpoints(tmp_path / "run") as checkpoints:
         state = jax.tree.map(jnp.asarray, random_variables.draw(encoder, 8))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cone_jax import command_line, workdir
-from cone_jax.command_line import Arguments
-from cone_jax.metric_writers import METRICS_FILE
+from cone_jax import workdir
+from cone_jax.modes import command_line
+from cone_jax.modes.command_line import Arguments
 from cone_jax.sweeps import runner
+from cone_jax.workdir.metrics import METRICS_FILE
 from tests.analysis.test_run_comparison import make_run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,7 +38,7 @@ def in_the_project(monkeypatch):
 @pytest.fixture
 def two_runs(tmp_path):
     return [
-        make_run(tmp_path / name, name, top1=top1).directory
+        make_run(tmp_path / name, name, top1=top1).path
         for name, top1 in (("cone", 0.9), ("cross_entropy", 0.8))
     ]
 

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from cone_jax import command_line, training
-from cone_jax.command_line import FLAGS, Arguments
+from cone_jax import training
 from cone_jax.errors import TrainingFailed
-from cone_jax.modes import probe, transfer
+from cone_jax.modes import command_line, probe, transfer
+from cone_jax.modes.command_line import FLAGS, Arguments
 from cone_jax.sweeps import runner
-from cone_jax.transfer import starting_point
+from cone_jax.training import pretrained
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -48,7 +48,7 @@ def fine_tune(tmp_path, monkeypatch):
     command = (sys.executable, "-c", PROGRAM)
     carry_out = functools.partial(runner.carry_out, command=command)
     monkeypatch.setattr(runner, "carry_out", carry_out)
-    monkeypatch.setattr(starting_point, "check_weights", lambda config: "weights: fine")
+    monkeypatch.setattr(pretrained, "check_weights", lambda config: "weights: fine")
     for part in ("train", "test"):
         for name in ("owl", "tit"):
             (tmp_path / "birds" / part / name).mkdir(parents=True)

@@ -11,7 +11,7 @@ from cone_jax.models import EncoderOutput
 from cone_jax.objectives import Activation, ClassCentres, StepInputs
 from cone_jax.objectives.l_softmax import LSoftmax
 from cone_jax.objectives.large_margin import LargeMargin
-from tests.test_margin_losses import angular_loss, finite_differences, softmax
+from tests.objectives.test_margin_losses import angular_loss, finite_differences, softmax
 
 pytestmark = pytest.mark.optimised
 

@@ -1,12 +1,14 @@
 """Every method through the real trainer, on eight devices with one image each."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from cone_jax import config as config_lib
 from cone_jax import objectives, sharding, training
-from cone_jax.data.normalisation import normalise_images
+from cone_jax.data.on_device import normalise_images
 from cone_jax.training.run import Run
 
 # Every objective, and every variant that the paper compares: options, and fields on top.
@@ -78,7 +80,7 @@ def test_trains_above_chance_and_survives_degenerate_labels(method_config):
     assert np.mean(losses[-8:]) < np.mean(losses[8:16])
     last = run.stages[-1]
     if last is not run:  # the loss has trained no classifier: the linear stage does
-        state = last.take_over(state)
+        state = last.start_from(state)
         for rows in last.train_stream(last.first_step, print):
             state, _ = training.train_step(state, rows)
     assert accuracy(last, state) > 0.6  # chance is an eighth
@@ -95,5 +97,5 @@ def test_trains_above_chance_and_survives_degenerate_labels(method_config):
 def test_every_field_of_an_objective_is_in_its_config_section():
     config = config_lib.default()
     for name in objectives.names():
-        assert dict(config.objective[name]) == objectives.default_settings(name)
-        objectives.create(name, config.objective[name])
+        created = objectives.create(name, config.objective[name])
+        assert dict(config.objective[name]) == dataclasses.asdict(created)

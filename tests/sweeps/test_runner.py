@@ -10,7 +10,7 @@ import time
 import pytest
 
 from cone_jax import sweeps, workdir
-from cone_jax.errors import UserError
+from cone_jax.errors import TrainingFailed, UserError
 from cone_jax.sweeps import Cell, Sweep, runner, tables
 
 # Stands for training: notes that it was started, and ends as the cell's seed says.
@@ -132,7 +132,7 @@ time.sleep(0.3)
     threading.Thread(target=terminate, daemon=True).start()
     before = signal.getsignal(signal.SIGTERM)
     command = (sys.executable, "-c", program)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(TrainingFailed, match="the same command goes on"):
         runner.carry_out(runs, jobs=1, say=print, finished=lambda: None, command=command)
     assert (tmp_path / "1" / "signals").read_text().split() == [str(int(signal.SIGTERM))]
     assert not (tmp_path / "2" / "ready").exists()

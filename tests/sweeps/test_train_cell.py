@@ -3,10 +3,10 @@
 import json
 
 from cone_jax import workdir
-from cone_jax.metric_writers import METRICS_FILE, latest_values
 from cone_jax.models import registry
 from cone_jax.sweeps import Cell, runner, train_cell
 from cone_jax.sweeps.runner import CellRun
+from cone_jax.workdir.metrics import METRICS_FILE, latest_values
 from tests.analysis.conftest import one_layer, small_config, write_digits
 
 

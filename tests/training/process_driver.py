@@ -16,9 +16,9 @@ from cone_jax import runtime
 runtime.use_fast_cpu_convolutions()
 
 from cone_jax import distributed, training
-from cone_jax.command_line import load_recipe
 from cone_jax.errors import Interrupted, TrainingFailed
-from cone_jax.evaluation.accuracy import Classification
+from cone_jax.evaluation.classification import Classification
+from cone_jax.modes.command_line import load_recipe
 from cone_jax.training import loop
 
 

@@ -8,8 +8,8 @@ from PIL import Image
 from rich.console import Console
 
 from cone_jax import training
-from cone_jax.command_line import load_recipe
 from cone_jax.errors import UserError
+from cone_jax.modes.command_line import load_recipe
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from rich.console import Console
 
 from cone_jax import training
 from cone_jax.errors import Interrupted
-from cone_jax.evaluation.accuracy import Classification
-from cone_jax.metric_writers import METRICS_FILE, read_records
+from cone_jax.evaluation.classification import Classification
 from cone_jax.modes import MODES
 from cone_jax.training import interruption, loop
 from cone_jax.training.interruption import SAME_REQUEST, Interruption
+from cone_jax.workdir.metrics import METRICS_FILE, read_records
 
 ROOT = Path(__file__).parent.parent.parent
 QUIET = Console(quiet=True)

@@ -5,12 +5,12 @@ import pytest
 from rich.console import Console
 
 from cone_jax import training
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import TrainingFailed, UserError
-from cone_jax.evaluation.accuracy import Classification
+from cone_jax.evaluation.classification import Classification
 from cone_jax.evaluation.evaluator import Outcome
-from cone_jax.metric_writers import read_records
 from cone_jax.training.run import Run
+from cone_jax.workdir.checkpoints import Checkpoints
+from cone_jax.workdir.metrics import read_records
 from tests.training.interrupted import assert_same, train_and_stop
 
 QUIET = Console(quiet=True)

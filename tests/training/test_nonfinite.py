@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 from cone_jax import training
-from cone_jax.checkpointing import Checkpoints
-from cone_jax.data import preview
+from cone_jax.data import contact_sheet
 from cone_jax.errors import TrainingFailed
-from cone_jax.metric_writers import BAD_BATCHES_FILE, METRICS_FILE, read_records
 from cone_jax.training import loop
 from cone_jax.training.run import Run
 from cone_jax.workdir import load_config
+from cone_jax.workdir.checkpoints import Checkpoints
+from cone_jax.workdir.metrics import BAD_BATCHES_FILE, METRICS_FILE, read_records
 
 QUIET = Console(quiet=True)
 
@@ -177,14 +177,16 @@ def test_a_step_can_be_replayed_from_the_checkpoint_before_it(config, tmp_path):
 
 
 def test_preview_draws_the_batch_of_a_step(config, tmp_path, monkeypatch):
-    from cone_jax.command_line import FLAGS, Arguments
     from cone_jax.errors import UserError
     from cone_jax.modes import MODES
+    from cone_jax.modes.command_line import FLAGS, Arguments
 
     config.steps = 1
     training.train(config, tmp_path, QUIET)
     drawn = []
-    monkeypatch.setattr(preview, "write", lambda path, *sheet: drawn.append((path, *sheet)) or path)
+    monkeypatch.setattr(
+        contact_sheet, "write", lambda path, *sheet: drawn.append((path, *sheet)) or path
+    )
 
     def draw(step):
         flags = {name: default for name, (default, _) in FLAGS.items()} | {"step": step}

@@ -7,12 +7,12 @@ import pytest
 import torch
 from flax.traverse_util import flatten_dict
 
-from cone_jax import config as config_lib
 from cone_jax import models
+from cone_jax.config.recipe import load_recipe
 from cone_jax.errors import UserError
 from cone_jax.interop import layouts
-from cone_jax.recipe_file import load_recipe
-from cone_jax.training import learner, optimizers
+from cone_jax.settings import Model, Optimizer
+from cone_jax.training import optimizers
 
 
 def run_ours(settings, start, gradients, rate):
@@ -38,9 +38,9 @@ def test_sgd_equals_torch(nesterov, scope, clip_norm):
         {name: rng.normal(size=value.shape).astype(np.float32) for name, value in start.items()}
         for _ in range(5)
     ]
-    settings = config_lib.default().optimizer
-    settings.nesterov, settings.decay_scope, settings.clip_norm = nesterov, scope, clip_norm
-    settings.weight_decay = 0.1
+    settings = Optimizer(
+        nesterov=nesterov, decay_scope=scope, clip_norm=clip_norm, weight_decay=0.1
+    )
     ours = run_ours(settings, start, gradients, rate=0.3)
 
     params = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
@@ -60,17 +60,14 @@ def test_sgd_equals_torch(nesterov, scope, clip_norm):
 
 
 def test_rate_scales_with_the_batch_unless_told_not_to():
-    settings = config_lib.default().optimizer
-    assert optimizers.peak_learning_rate(settings, 1024) == pytest.approx(0.4)
-    settings.reference_batch = 0
-    assert optimizers.peak_learning_rate(settings, 1024) == pytest.approx(0.1)
+    assert optimizers.peak_learning_rate(Optimizer(), 1024) == pytest.approx(0.4)
+    unscaled = Optimizer(reference_batch=0)
+    assert optimizers.peak_learning_rate(unscaled, 1024) == pytest.approx(0.1)
 
 
 def test_unknown_optimiser_is_named_with_its_nearest():
-    settings = config_lib.default().optimizer
-    settings.name = "sgdd"
     with pytest.raises(UserError, match=r"optimizer.name \('sgdd'\).*did you mean 'sgd'"):
-        optimizers.create(settings, optax.constant_schedule(0.1))
+        optimizers.create(Optimizer(name="sgdd"), optax.constant_schedule(0.1))
 
 
 def random_problem(steps=4):
@@ -96,6 +93,12 @@ def follow(rule, start, gradients, decayed):
     return result
 
 
+def random_updates(rate, **fields):
+    """A random problem, and where the optimiser with these settings takes it."""
+    start, gradients = random_problem()
+    return start, gradients, run_ours(Optimizer(**fields), start, gradients, rate=rate)
+
+
 def assert_close(ours, theirs):
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, rtol=2e-4, atol=1e-5, err_msg=name)
@@ -103,10 +106,8 @@ def assert_close(ours, theirs):
 
 @pytest.mark.parametrize("scope", ["all", "exclude_1d"])
 def test_adamw_equals_torch(scope):
-    start, gradients = random_problem()
-    settings = config_lib.default().optimizer
-    settings.name, settings.decay_scope, settings.weight_decay = "adamw", scope, 0.05
-    ours = run_ours(settings, start, gradients, rate=0.1)
+    fields = {"name": "adamw", "decay_scope": scope, "weight_decay": 0.05}
+    start, gradients, ours = random_updates(0.1, **fields)
     params = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
     groups = [
         {"params": [params["kernel"]], "weight_decay": 0.05},
@@ -122,10 +123,8 @@ def test_adamw_equals_torch(scope):
 
 def test_rmsprop_is_tensorflows():
     """mean <- 0.9 mean + 0.1 g^2 from 1; velocity <- 0.9 velocity + rate g / sqrt(mean + 1)."""
-    start, gradients = random_problem()
-    settings = config_lib.default().optimizer
-    settings.name, settings.epsilon, settings.weight_decay = "rmsprop", 1.0, 0.01
-    ours = run_ours(settings, start, gradients, rate=0.2)
+    fields = {"name": "rmsprop", "epsilon": 1.0, "weight_decay": 0.01}
+    start, gradients, ours = random_updates(0.2, **fields)
 
     def rule(x, g, memory, step, is_decayed):
         g = g + 0.01 * x
@@ -140,10 +139,8 @@ def test_rmsprop_is_tensorflows():
 
 @pytest.mark.parametrize("scope", ["all", "exclude_1d"])
 def test_lars_scales_each_layer_and_leaves_the_excluded_alone(scope):
-    start, gradients = random_problem()
-    settings = config_lib.default().optimizer
-    settings.name, settings.decay_scope, settings.weight_decay = "lars", scope, 0.1
-    ours = run_ours(settings, start, gradients, rate=2.0)
+    fields = {"name": "lars", "decay_scope": scope, "weight_decay": 0.1}
+    start, gradients, ours = random_updates(2.0, **fields)
 
     def rule(x, g, memory, step, is_decayed):
         if is_decayed:
@@ -158,11 +155,8 @@ def test_lars_scales_each_layer_and_leaves_the_excluded_alone(scope):
 
 @pytest.mark.parametrize("scope", ["all", "exclude_1d"])
 def test_lamb_rescales_adams_step_to_the_layers_length(scope):
-    start, gradients = random_problem()
-    settings = config_lib.default().optimizer
-    settings.name, settings.decay_scope, settings.weight_decay = "lamb", scope, 0.02
-    settings.epsilon = 1e-6
-    ours = run_ours(settings, start, gradients, rate=0.3)
+    fields = {"name": "lamb", "decay_scope": scope, "weight_decay": 0.02, "epsilon": 1e-6}
+    start, gradients, ours = random_updates(0.3, **fields)
 
     def rule(x, g, memory, step, is_decayed):
         memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
@@ -188,7 +182,7 @@ def test_lamb_rescales_adams_step_to_the_layers_length(scope):
 )
 def test_deit_decays_neither_biases_norms_class_token_nor_positions(options, last_layers):
     config = load_recipe("configs/imagenet_light.py", options)
-    encoder = learner.build_encoder(config.model, num_classes=10)
+    encoder = models.from_settings(Model.read(config.model), num_classes=10)
     variables = models.abstract_variables(encoder, 224)
     mask = optimizers.decay_mask(config.optimizer.decay_scope)(variables["params"])
     names = layouts.names(encoder, variables, "timm")

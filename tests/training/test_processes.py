@@ -19,11 +19,11 @@ import portpicker
 import pytest
 
 from cone_jax import distributed
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
-from cone_jax.metric_writers import METRICS_FILE, read_records
 from cone_jax.training.run import Run
 from cone_jax.workdir import load_config
+from cone_jax.workdir.checkpoints import Checkpoints
+from cone_jax.workdir.metrics import METRICS_FILE, read_records
 
 ROOT = Path(__file__).parent.parent.parent
 DRIVER = Path(__file__).parent / "process_driver.py"

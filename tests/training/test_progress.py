@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from cone_jax.training.progress import ProgressDisplay
+from cone_jax.training.train_log import ProgressDisplay
 
 METRICS = {"loss": 1.5, "loss_ce": 1.0, "loss_sup_in": 0.5, "loss_dc": 0.25, "top1": 0.75, "x": 1}
 

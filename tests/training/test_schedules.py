@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from cone_jax.training import schedules
+from cone_jax.training import optimizers
 
 ITERATIONS = 7
 
@@ -21,7 +21,7 @@ def official_rate(step, base, epochs, warmup):
 @pytest.mark.parametrize("warmup", [0, 5])
 def test_epochwise_cosine_is_the_released_codes(warmup):
     epochs = 20
-    rate = schedules.learning_rate(
+    rate = optimizers.learning_rate(
         0.4,
         total_steps=epochs * ITERATIONS,
         warmup_steps=warmup * ITERATIONS,
@@ -34,7 +34,7 @@ def test_epochwise_cosine_is_the_released_codes(warmup):
 
 
 def test_published_values_at_100_epochs():
-    rate = schedules.learning_rate(
+    rate = optimizers.learning_rate(
         0.4, total_steps=100 * 1251, warmup_steps=5 * 1251, steps_per_unit=1251
     )
     values = [float(rate(epoch * 1251 + 600)) for epoch in (5, 50, 99)]
@@ -43,25 +43,27 @@ def test_published_values_at_100_epochs():
 
 
 def test_linear_and_constant_decay():
-    linear = schedules.learning_rate(1.0, total_steps=10, warmup_steps=0, decay="linear", floor=0.0)
+    linear = optimizers.learning_rate(
+        1.0, total_steps=10, warmup_steps=0, decay="linear", floor=0.0
+    )
     np.testing.assert_allclose([linear(t) for t in range(10)], 1 - np.arange(10) / 10, atol=1e-6)
-    constant = schedules.learning_rate(1.0, total_steps=10, warmup_steps=2, decay="constant")
+    constant = optimizers.learning_rate(1.0, total_steps=10, warmup_steps=2, decay="constant")
     np.testing.assert_allclose([constant(t) for t in range(4)], [0, 0.5, 1, 1])
 
 
 def test_fractional_epochs_of_warmup_do_not_jump_back():
     """Holding the rate once an epoch must not hold a warm-up value."""
-    rate = schedules.learning_rate(1.0, total_steps=40, warmup_steps=5, steps_per_unit=4)
+    rate = optimizers.learning_rate(1.0, total_steps=40, warmup_steps=5, steps_per_unit=4)
     assert float(rate(5)) == float(rate(7)) == 1.0
 
 
 def test_warmup_may_start_above_zero():
-    rate = schedules.learning_rate(0.5, total_steps=40, warmup_steps=4, warmup_start=0.02)
+    rate = optimizers.learning_rate(0.5, total_steps=40, warmup_steps=4, warmup_start=0.02)
     np.testing.assert_allclose([rate(t) for t in (0, 2, 4)], [0.01, 0.255, 0.5], rtol=1e-5)
 
 
 def test_milestones_hold_fractions_of_the_peak():
-    rate = schedules.learning_rate(
+    rate = optimizers.learning_rate(
         5.0,
         total_steps=100,
         warmup_steps=0,
@@ -73,7 +75,7 @@ def test_milestones_hold_fractions_of_the_peak():
 
 
 def test_exponential_decay_goes_in_stairs_from_the_end_of_warmup():
-    rate = schedules.learning_rate(
+    rate = optimizers.learning_rate(
         1.0, total_steps=50, warmup_steps=2, decay="exponential", exponential=(5, 0.97)
     )
     values = [float(rate(t)) for t in (2, 6, 7, 11, 12)]

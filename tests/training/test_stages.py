@@ -6,11 +6,10 @@ from rich.console import Console
 
 from cone_jax import config as config_lib
 from cone_jax import training
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
-from cone_jax.metric_writers import read_records
-from cone_jax.training import stages
 from cone_jax.training.run import Run
+from cone_jax.workdir.checkpoints import Checkpoints
+from cone_jax.workdir.metrics import read_records
 from tests.training.interrupted import assert_same, train_and_stop
 
 QUIET = Console(quiet=True)
@@ -65,29 +64,7 @@ def test_interrupted_equals_uninterrupted_across_the_boundary(two_stages, tmp_pa
 def test_a_step_of_the_first_stage_cannot_be_evaluated(two_stages):
     run = Run.open(two_stages)
     with pytest.raises(UserError, match=r"--step \(4\) is in the first stage of supcon.*after 6"):
-        run.restore_network(None, 4)
-
-
-def test_the_linear_stage_has_a_recipe_of_its_own(two_stages):
-    two_stages.linear_stage.train_transforms = ("random_crop(4)",)
-    two_stages.linear_stage.optimizer.learning_rate = 5.0
-    two_stages.average.decay = 0.9
-    first, second = stages.stage_configs(two_stages)
-    assert first is two_stages
-    assert (first.data.views, second.data.views) == (2, 1)
-    assert second.objective.name == "linear"
-    assert second.optimizer.learning_rate == 5.0
-    assert second.data.train_transforms == ("random_crop(4)",)
-    assert second.average.decay == 0.0
-    assert stages.deployed(two_stages).model.projection is False
-    two_stages.linear_stage.train_transforms = ()
-    assert stages.deployed(two_stages).data.train_transforms == two_stages.data.train_transforms
-
-
-@pytest.mark.parametrize("options", ["cone", "paco", "cmsf,with_ce", "nnclr,with_ce"])
-def test_a_method_that_trains_a_classifier_has_one_stage(separable_config, options):
-    config = config_lib.apply_options(separable_config, options)
-    assert stages.stage_configs(config) == (config,)
+        run.require_classifier(4)
 
 
 def test_a_batch_that_does_not_fit_the_devices_is_named_by_its_stage(two_stages):

@@ -9,11 +9,11 @@ import pytest
 
 from cone_jax import config as config_lib
 from cone_jax import sharding, training
-from cone_jax.checkpointing import Checkpoints
 from cone_jax.errors import UserError
 from cone_jax.models import registry
 from cone_jax.training.run import Run
 from cone_jax.training.train_state import abstract_state
+from cone_jax.workdir.checkpoints import Checkpoints
 
 
 def take_steps(config, count=7):

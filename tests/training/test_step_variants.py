@@ -97,7 +97,7 @@ def test_class_prior_is_counted_from_the_training_labels(separable_config, tmp_p
     separable_config.data.path = str(tmp_path)
     separable_config.objective.paco.prior = "data"
     run, [(_, _, metrics)] = first_steps(separable_config, "paco")
-    assert run.class_prior == (40 / 64, 24 / 64)
+    assert run.learner.class_prior == (40 / 64, 24 / 64)
     assert np.isfinite(metrics["loss"])
 
 

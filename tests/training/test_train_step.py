@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cone_jax import losses, momentum, sharding, training
-from cone_jax.data.normalisation import normalise_images
+from cone_jax.data.on_device import normalise_images
 
 pytestmark = pytest.mark.optimised
 

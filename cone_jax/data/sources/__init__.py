@@ -1,7 +1,7 @@
 """Data sets by name: random access to encoded images or pixels, and their labels."""
 
 from cone_jax.data.sources.cached import CachedSource
-from cone_jax.data.sources.registry import Options, create, names
+from cone_jax.data.sources.registry import create, names, open_source
 from cone_jax.data.sources.source import Record, Source
 
-__all__ = ["CachedSource", "Options", "Record", "Source", "create", "names"]
+__all__ = ["CachedSource", "Record", "Source", "create", "names", "open_source"]

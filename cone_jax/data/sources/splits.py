@@ -1,13 +1,26 @@
-"""What parts of a data set are called on disk, and which images form a hold-out.
+"""Parts of a data set: what they are called, which images form a hold-out, how they combine.
 
-Folders and files name the same part differently (``val``, ``valid``, ``validation``); many data
-sets come without a part to test on. Both are settled here, once for all sources.
+Folders and files name the same part differently (``val``, ``valid``, ``validation``), and many data
+sets come without a part to test on. Both are settled here, once for all sources. Sources without
+split expressions of their own (TFDS has some) take these:
+
+    train+validation   both, one after the other
+    train[held_out]    the fraction `data.holdout` of each class of train
+    train[kept]        the rest of train
+
+Which records are held out follows from `data.holdout_seed`, as wherever a test part is missing.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Literal
 
+import numpy as np
+
+from cone_jax.data.sources.source import Record, Source
 from cone_jax.errors import UserError
 
 Part = Literal["train", "held-out"]
@@ -83,3 +96,91 @@ def held_out(keys: Sequence[bytes], fraction: float, seed: int) -> set[int]:
         return hashlib.blake2b(key, digest_size=8, key=salt).digest(), key
 
     return set(sorted(range(len(keys)), key=rank)[:count])
+
+
+PARTS = ("kept", "held_out")
+
+
+class Subset:
+    """Some records of another source, in the order given."""
+
+    def __init__(self, source: Source, records: np.ndarray) -> None:
+        self._source = source
+        self._records = records
+        self.class_names = source.class_names
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Record:
+        return self._source[int(self._records[index])]
+
+    def describe(self, index: int) -> str:
+        return self._source.describe(int(self._records[index]))
+
+
+class Concatenation:
+    """Sources with the same classes, one after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = tuple(sources)
+        self._ends = tuple(accumulate(len(source) for source in sources))
+        self.class_names = sources[0].class_names
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Record:
+        source, own = self._find(index)
+        return source[own]
+
+    def describe(self, index: int) -> str:
+        source, own = self._find(index)
+        return source.describe(own)
+
+    def _find(self, index: int) -> tuple[Source, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        place = bisect_right(self._ends, index)
+        return self._sources[place], index - (self._ends[place - 1] if place else 0)
+
+
+def open_expression(
+    split: str, open_part: Callable[[str], Source], holdout: float, seed: int
+) -> Source:
+    """What `split` means, where `open_part` opens a part by its plain name."""
+    terms = [_open_term(term.strip(), open_part, holdout, seed) for term in split.split("+")]
+    if len(terms) == 1:
+        return terms[0]
+    for term in terms[1:]:
+        if term.class_names != terms[0].class_names:
+            raise UserError(f"split {split!r}: its parts have different classes")
+    return Concatenation(terms)
+
+
+def _open_term(term: str, open_part: Callable[[str], Source], holdout: float, seed: int) -> Source:
+    match = re.fullmatch(r"(.+)\[(\w+)\]", term)
+    if match is None:
+        return open_part(term)
+    name, part = match.groups()
+    if part not in PARTS:
+        raise UserError(f"split {term!r} must be {name}[{PARTS[0]}] or {name}[{PARTS[1]}]")
+    check_holdout(holdout, "test", f"split {term!r}")
+    source = open_part(name)
+    held = _held_out(source, holdout, seed)
+    return Subset(source, np.flatnonzero(held == (part == "held_out")))
+
+
+def _held_out(source: Source, holdout: float, seed: int) -> np.ndarray:
+    """Of each record whether it is held out."""
+    labels = getattr(source, "labels", None)
+    if labels is None:
+        labels = np.array([source[index].label for index in range(len(source))])
+    # By its path where it has one, a file stays on its side when others are added.
+    key = getattr(source, "relative_path", str)
+    held = np.zeros(len(source), bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        keys = [key(member).encode() for member in members.tolist()]
+        held[members[sorted(held_out(keys, holdout, seed))]] = True
+    return held

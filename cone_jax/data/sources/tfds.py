@@ -10,6 +10,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from cone_jax.console import program
 from cone_jax.data import decode
 from cone_jax.data.sources.source import Record
 from cone_jax.errors import UserError, closest
@@ -139,12 +140,12 @@ def prepare_command(name: str, path: str) -> str:
     """The command of this project that prepares `name`.
 
     >>> prepare_command("dtd", "")
-    'python main.py --mode=prepare --config=configs/cifar.py --config.data.name=dtd'
+    'python -m cone_jax --mode=prepare --config=configs/cifar.py --config.data.name=dtd'
     """
     words = ["--mode=prepare", "--config=configs/cifar.py", f"--config.data.name={name}"]
     if path:
         words.append(f"--config.data.path={data_dir(path)}")
-    return shlex.join(["python", "main.py", *words])
+    return shlex.join([*program(), *words])
 
 
 def build_command(name: str, path: str) -> str:

@@ -8,7 +8,7 @@ what would be right.
 
 from collections.abc import Iterable
 
-from cone_jax import call_spec
+from cone_jax import spec_strings
 from cone_jax.data.transforms import auto_augment, colour, geometry, occlusion
 from cone_jax.data.transforms.transform import Pipeline, Transform
 from cone_jax.errors import UserError
@@ -45,7 +45,7 @@ the closest is centre_crop(size)
 
 
 def _transform(spec: str, field: str) -> Transform:
-    return call_spec.build(
+    return spec_strings.build(
         spec,
         OPERATIONS,
         where=f"{field} {spec!r}",

@@ -10,16 +10,16 @@ from cone_jax.data import decode
 from cone_jax.data.sources import Source
 from cone_jax.data.sources.source import Record
 from cone_jax.data.transforms import Pipeline
-from cone_jax.evaluation.corruptions import blur, digital, noise, weather
+from cone_jax.evaluation.corruptions import blur, digital, weather
 from cone_jax.evaluation.corruptions.parameters import PARAMETERS, table_for
 
 Corruption = Callable[[np.ndarray, Any, np.random.Generator], np.ndarray]
 
 # In the order of the benchmark, which is part of the seed of every picture.
 CORRUPTIONS: dict[str, Corruption] = {
-    "gaussian_noise": noise.gaussian_noise,
-    "shot_noise": noise.shot_noise,
-    "impulse_noise": noise.impulse_noise,
+    "gaussian_noise": digital.gaussian_noise,
+    "shot_noise": digital.shot_noise,
+    "impulse_noise": digital.impulse_noise,
     "defocus_blur": blur.defocus_blur,
     "glass_blur": blur.glass_blur,
     "motion_blur": blur.motion_blur,

@@ -1,4 +1,7 @@
-"""What cameras and files do."""
+"""What sensors and files do to a picture: noise, contrast, distortion, pixels, JPEG.
+
+Pictures are float [H, W, 3] in [0, 1], as in all modules of this package.
+"""
 
 import io
 
@@ -72,3 +75,20 @@ def jpeg_compression(image: np.ndarray, quality: int, rng: np.random.Generator) 
 
 def _as_picture(image: np.ndarray) -> Image.Image:
     return Image.fromarray(np.round(image * 255.0).astype(np.uint8))
+
+
+def gaussian_noise(image: np.ndarray, deviation: float, rng: np.random.Generator) -> np.ndarray:
+    """Independent normal noise in every channel of every pixel."""
+    return image + rng.normal(scale=deviation, size=image.shape)
+
+
+def shot_noise(image: np.ndarray, photons: float, rng: np.random.Generator) -> np.ndarray:
+    """Full brightness is so many photons on average, and they are counted."""
+    return rng.poisson(image * photons) / photons
+
+
+def impulse_noise(image: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """A share of the values is replaced, half of them by black and half by white."""
+    replaced = rng.random(image.shape) < share
+    white = rng.random(image.shape) < 0.5
+    return np.where(replaced, white.astype(image.dtype), image)

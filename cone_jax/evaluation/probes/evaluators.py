@@ -5,24 +5,20 @@ The training split is seen as test pictures are, without augmentation.
 
 import abc
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import numpy as np
-from jax.sharding import Mesh
-
-from cone_jax.data.sources import Source
-from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Report, Variables
+from cone_jax.console import Metric, Report
+from cone_jax.evaluation.accuracy import RANKED_METRICS
+from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Variables
 from cone_jax.evaluation.probes import knn, linear
-from cone_jax.evaluation.probes.extraction import Features, extract
-
-SPACES = ("features", "embedding")
+from cone_jax.evaluation.probes.extraction import SPACES, Labelled, extract
 
 
 @dataclasses.dataclass(frozen=True)
 class _Probe(Evaluator):
     """What both have in common."""
 
-    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "mean_per_class")
+    metrics: ClassVar[tuple[Metric, ...]] = RANKED_METRICS
     needs_classifier: ClassVar[bool] = False
 
     space: str = dataclasses.field(default="features", kw_only=True)  # or embedding, the head's
@@ -37,23 +33,18 @@ class _Probe(Evaluator):
         return "" if self.space == "features" else f"_{self.space}"
 
     def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
-        sets = self._sets(run, variables, report)
-        scores = self._scores(*sets, num_classes=run.dataset.num_classes, mesh=run.mesh)
+        train, test = (
+            extract(run.learner, variables, run.eval_stream(source, report)).labelled(self.space)
+            for source in (run.dataset.train, run.dataset.test)
+        )
+        scores = self._scores(train, test, num_classes=run.dataset.num_classes, mesh=run.mesh)
         return Outcome(
             {metric: scores[name] for name in scores if (metric := name.partition("/")[2]) != "l2"}
         )
 
     @abc.abstractmethod
-    def _scores(self, *sets: np.ndarray, num_classes: int, mesh: Mesh) -> dict[str, float]:
+    def _scores(self, *sets: Labelled, **common: Any) -> dict[str, float]:
         """What the probe finds, by names such as ``knn20/top1``."""
-
-    def _sets(
-        self, run: EvaluatedRun, variables: Variables, report: Report
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Features and labels to learn from, features and labels to be tested on."""
-        found = [look(run, variables, s, report) for s in (run.dataset.train, run.dataset.test)]
-        train, test = ((getattr(rows, self.space), rows.labels) for rows in found)
-        return (*train, *test)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +65,8 @@ class Knn(_Probe):
     def default_name(self) -> str:
         return f"knn{self.k}{self._suffix}"
 
-    def _scores(self, *sets: np.ndarray, num_classes: int, mesh: Mesh) -> dict[str, float]:
-        return knn.knn_scores(
-            *sets,
-            num_classes=num_classes,
-            mesh=mesh,
-            ks=(self.k,),
-            temperature=self.temperature,
-        )
+    def _scores(self, *sets: Labelled, **common: Any) -> dict[str, float]:
+        return knn.knn_scores(*sets, ks=(self.k,), temperature=self.temperature, **common)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,18 +84,6 @@ class Linear(_Probe):
     def default_name(self) -> str:
         return f"linear{self._suffix}"
 
-    def _scores(self, *sets: np.ndarray, num_classes: int, mesh: Mesh) -> dict[str, float]:
+    def _scores(self, *sets: Labelled, **common: Any) -> dict[str, float]:
         grid = (self.l2,) if self.l2 else linear.L2_GRID
-        return linear.linear_scores(*sets, num_classes=num_classes, mesh=mesh, l2_grid=grid)
-
-
-def look(run: EvaluatedRun, variables: Variables, source: Source, report: Report) -> Features:
-    """What a network of `run` makes of every picture of `source`."""
-    return extract(
-        run.learner.encoder,
-        variables,
-        run.eval_stream(source, report),
-        mean=run.learner.mean,
-        std=run.learner.std,
-        mesh=run.mesh,
-    )
+        return linear.linear_scores(*sets, l2_grid=grid, **common)

@@ -1,18 +1,17 @@
-"""What a frozen network makes of a split: every example once, on any number of devices.
+"""What a frozen network makes of a split, for probes of its features."""
 
-With several processes each reads its share of the pictures, and all of them end up with all rows.
-"""
-
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
-from cone_jax import sharding
-from cone_jax.evaluation.inference import infer_compiled
-from cone_jax.models import Encoder
+from cone_jax.evaluation.inference import Network, infer
+from cone_jax.models import EncoderOutput
+
+# Rows [n, d] to learn from or to be tested on, and their labels [n].
+Labelled = tuple[np.ndarray, np.ndarray]
+SPACES = ("features", "embedding")
 
 
 class Features(NamedTuple):
@@ -23,27 +22,22 @@ class Features(NamedTuple):
     labels: np.ndarray  # [n] int32
     ids: np.ndarray  # [n] int32, positions in the source
 
+    def labelled(self, space: str) -> Labelled:
+        """The rows of one of `SPACES`, with their labels."""
+        return getattr(self, space), self.labels
+
 
 def extract(
-    encoder: Encoder,
-    variables: dict[str, Any],
-    batches: Iterable[dict[str, np.ndarray]],
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    mesh: Mesh,
+    network: Network, variables: Mapping[str, Any], batches: Iterable[Mapping[str, np.ndarray]]
 ) -> Features:
     """Features of host batches of ``image``, ``label``, ``id`` and ``mask``; padding is dropped."""
-    # With several processes, each can read only what is replicated.
-    gather = jax.jit(lambda rows: rows, out_shardings=sharding.replicated(mesh))
-    parts = []
-    for batch in batches:
-        wanted = {name: batch[name] for name in ("image", "label", "id", "mask")}
-        placed = sharding.to_devices(mesh, wanted)
-        out = infer_compiled(variables, placed["image"], encoder=encoder, mean=mean, std=std)
-        columns = (out.features, out.embedding, placed["label"], placed["id"])
-        rows, real = jax.device_get(gather((columns, placed["mask"])))
-        parts.append(Features(*(column[real] for column in rows)))
-    if not parts:
-        raise ValueError("nothing to extract features from: no batches")
-    return Features(*map(np.concatenate, zip(*parts, strict=True)))
+    return Features(**infer(network, variables, batches, _features))
+
+
+def _features(out: EncoderOutput, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {
+        "features": out.features,
+        "embedding": out.embedding,
+        "labels": batch["label"],
+        "ids": batch["id"],
+    }

@@ -5,18 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 from jax.sharding import Mesh
 
+from cone_jax.evaluation.accuracy import ranked_accuracies
 from cone_jax.evaluation.probes import linear
-from cone_jax.evaluation.probes.ranked_accuracy import accuracies
+from cone_jax.evaluation.probes.extraction import Labelled
 
 SHOTS = (1, 5, 10)
 DRAWS = 5
 
 
 def few_shot_scores(
-    train: np.ndarray,
-    train_labels: np.ndarray,
-    test: np.ndarray,
-    test_labels: np.ndarray,
+    train: Labelled,
+    test: Labelled,
     *,
     num_classes: int,
     mesh: Mesh,
@@ -30,7 +29,8 @@ def few_shot_scores(
     nothing is left to choose l2 on: it is one over their number (scikit-learn's C = 1). Numbers
     of examples that some class does not have are left out.
     """
-    counts = np.bincount(train_labels, minlength=num_classes)
+    rows, labels = train
+    counts = np.bincount(labels, minlength=num_classes)
     available = counts[counts > 0].min()
     scores: dict[str, float] = {}
     for shot in shots:
@@ -38,16 +38,16 @@ def few_shot_scores(
             continue
         found = []
         for draw in range(draws):
-            chosen = draw_examples(train_labels, shot, seed=seed, draw=draw)
-            seen, others = linear.standardise(train[chosen], test)
+            chosen = draw_examples(labels, shot, seed=seed, draw=draw)
+            seen, others = linear.standardise(rows[chosen], test[0])
             model = linear.fit(
                 seen,
-                train_labels[chosen],
+                labels[chosen],
                 num_classes=num_classes,
                 l2=1.0 / len(chosen),
                 mesh=mesh,
             )
-            found.append(accuracies(model.ranked(others), test_labels)["top1"])
+            found.append(ranked_accuracies(model.ranked(others), test[1])["top1"])
         scores[f"few_shot{shot}/top1"] = float(np.mean(found))
         scores[f"few_shot{shot}/top1_std"] = float(np.std(found, ddof=1)) if draws > 1 else 0.0
     return scores

@@ -7,7 +7,7 @@ examples the one with the lower index comes first, of classes with equal votes t
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from cone_jax import losses, sharding
-from cone_jax.evaluation.probes.ranked_accuracy import RANKS, accuracies
+from cone_jax.evaluation.accuracy import RANKS, ranked_accuracies
+from cone_jax.evaluation.probes.extraction import Labelled
 
 KS = (20, 200)
 TEMPERATURE = 0.07
@@ -28,40 +29,22 @@ class Nearest(NamedTuple):
     labels: jax.Array  # [q, k]
 
 
-def knn_scores(
-    train: np.ndarray,
-    train_labels: np.ndarray,
-    test: np.ndarray,
-    test_labels: np.ndarray,
-    *,
-    num_classes: int,
-    mesh: Mesh,
-    ks: Sequence[int] = KS,
-    temperature: float = TEMPERATURE,
-) -> dict[str, float]:
-    """Accuracies such as ``knn20/top1``, with features [n, d] of any length.
+def knn_scores(train: Labelled, test: Labelled, **settings: Any) -> dict[str, float]:
+    """Accuracies such as ``knn20/top1``, with features of any length.
 
-    A k that is larger than the training set is replaced by its size, in the name too.
+    A k that is larger than the training set is replaced by its size, in the name too. `settings`
+    are those of `knn_classes`.
     """
-    ranked = knn_classes(
-        train,
-        train_labels,
-        test,
-        num_classes=num_classes,
-        mesh=mesh,
-        ks=ks,
-        temperature=temperature,
-    )
+    queries, labels = test
     return {
         f"knn{k}/{name}": value
-        for k, classes in ranked.items()
-        for name, value in accuracies(classes, test_labels).items()
+        for k, classes in knn_classes(train, queries, **settings).items()
+        for name, value in ranked_accuracies(classes, labels).items()
     }
 
 
 def knn_classes(
-    train: np.ndarray,
-    train_labels: np.ndarray,
+    train: Labelled,
     queries: np.ndarray,
     *,
     num_classes: int,
@@ -76,14 +59,14 @@ def knn_classes(
     A block of `query_rows` queries is split over the devices and meets `train_rows` training
     examples at a time, so that memory does not grow with either set.
     """
-    counts = sorted({min(k, len(train)) for k in ks})
+    counts = sorted({min(k, len(train[1])) for k in ks})
     block = max(query_rows // mesh.size, 1) * mesh.size
     gather = jax.jit(lambda rows: rows, out_shardings=sharding.replicated(mesh))
     found: dict[int, list[np.ndarray]] = {k: [] for k in counts}
     for first in range(0, len(queries), block):
         rows = queries[first : first + block]
         placed = jax.device_put(_padded(rows, block), sharding.split(mesh))
-        near = _nearest(placed, _chunks(train, train_labels, train_rows, mesh), counts[-1])
+        near = _nearest(placed, _chunks(*train, train_rows, mesh), counts[-1])
         for k in counts:
             ranked = _rank(near, k=k, num_classes=num_classes, temperature=temperature)
             found[k].append(jax.device_get(gather(ranked))[: len(rows)])

@@ -16,7 +16,8 @@ from jax.sharding import Mesh
 
 from cone_jax import sharding
 from cone_jax.data.sources import splits
-from cone_jax.evaluation.probes.ranked_accuracy import RANKS, accuracies
+from cone_jax.evaluation.accuracy import RANKS, ranked_accuracies
+from cone_jax.evaluation.probes.extraction import Labelled
 
 # The range of SimCLR's linear evaluation, a value each power of ten.
 L2_GRID = tuple(float(f"1e{power}") for power in range(-6, 6))
@@ -38,10 +39,8 @@ class LinearClassifier(NamedTuple):
 
 
 def linear_scores(
-    train: np.ndarray,
-    train_labels: np.ndarray,
-    test: np.ndarray,
-    test_labels: np.ndarray,
+    train: Labelled,
+    test: Labelled,
     *,
     num_classes: int,
     mesh: Mesh,
@@ -53,10 +52,10 @@ def linear_scores(
     Features are standardised with the statistics of `train`. A tenth of each class of `train`
     is held out to choose l2, the larger one of equals; then all of `train` is used.
     """
-    train, test = standardise(train, test)
-    l2 = choose_l2(train, train_labels, num_classes=num_classes, mesh=mesh, grid=l2_grid, seed=seed)
-    model = fit(train, train_labels, num_classes=num_classes, l2=l2, mesh=mesh)
-    scores = accuracies(model.ranked(test), test_labels)
+    seen, others = standardise(train[0], test[0])
+    l2 = choose_l2(seen, train[1], num_classes=num_classes, mesh=mesh, grid=l2_grid, seed=seed)
+    model = fit(seen, train[1], num_classes=num_classes, l2=l2, mesh=mesh)
+    scores = ranked_accuracies(model.ranked(others), test[1])
     return {**{f"linear/{name}": value for name, value in scores.items()}, "linear/l2": l2}
 
 
@@ -97,7 +96,8 @@ def choose_l2(
             mesh=mesh,
             start=model,
         )
-        scored.append((accuracies(model.ranked(features[held]), labels[held])["top1"], l2))
+        ranked = model.ranked(features[held])
+        scored.append((ranked_accuracies(ranked, labels[held])["top1"], l2))
     return max(scored)[1]
 
 

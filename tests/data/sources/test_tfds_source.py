@@ -95,7 +95,7 @@ def test_a_missing_set_ends_with_the_commands_that_prepare_it(tmp_path):
     message = str(error.value)
     assert "\n" not in message
     assert (
-        "python main.py --mode=prepare --config=configs/cifar.py "
+        "python -m cone_jax --mode=prepare --config=configs/cifar.py "
         f"--config.data.name=cifar10 --config.data.path={tmp_path} " in message
     )
     assert f"tfds build cifar10 --file_format=array_record --data_dir={tmp_path}" in message

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cone_jax import call_spec
+from cone_jax import spec_strings
 from cone_jax.data import transforms
 from cone_jax.data.transforms import geometry, parsing
 from cone_jax.data.transforms.colour import ColourJitter
@@ -120,6 +120,6 @@ def test_no_text_ends_in_anything_but_a_user_error(spec: str) -> None:
 
 def test_every_operation_has_a_signature_and_a_docstring() -> None:
     for name, operation in parsing.OPERATIONS.items():
-        assert call_spec.signature(name, operation).startswith(f"{name}(")
+        assert spec_strings.signature(name, operation).startswith(f"{name}(")
         assert operation.__doc__
         assert not operation.__doc__.startswith(operation.__name__ + "(")  # a dataclass's own

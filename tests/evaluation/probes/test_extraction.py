@@ -8,6 +8,7 @@ from cone_jax import models, sharding
 from cone_jax.data import transforms
 from cone_jax.data.pipeline import EvalBatches
 from cone_jax.data.sources.array import ArraySource
+from cone_jax.evaluation.inference import PlacedNetwork
 from cone_jax.evaluation.probes import extract
 from tests.models import random_variables
 
@@ -30,12 +31,9 @@ def test_every_example_once_and_in_order(network, batch_size, devices):
     mesh = sharding.make_mesh(jax.devices()[:devices])
     batches = EvalBatches(ArraySource(images, labels, "abc"), transforms.parse(()), batch_size)
     found = extract(
-        encoder,
+        PlacedNetwork(encoder, MEAN, STD, mesh),
         jax.device_put(variables, sharding.replicated(mesh)),
         (batches[i] for i in range(len(batches))),
-        mean=MEAN,
-        std=STD,
-        mesh=mesh,
     )
     pixels = (images.astype(np.float32) / 255 - 0.5) / 0.5
     expected = encoder.apply(variables, pixels, train=False)

@@ -42,8 +42,7 @@ def test_every_block_size_gives_the_answer_of_a_full_sort(devices, query_rows, t
     queries = rng.normal(size=(21, 6)).astype(np.float32)
     expected = {k: reference(train, labels, queries, k, 7) for k in (1, 5, 45)}
     found = knn.knn_classes(
-        train,
-        labels,
+        (train, labels),
         queries,
         num_classes=7,
         mesh=mesh(devices),
@@ -65,7 +64,7 @@ def test_top1_is_scikit_learns():
         15, metric="cosine", algorithm="brute", weights=lambda distance: np.exp(-distance / T)
     ).fit(rows[:80], labels[:80])
     ours = knn.knn_scores(
-        rows[:80], labels[:80], rows[80:], labels[80:], num_classes=4, mesh=mesh(), ks=(15,)
+        (rows[:80], labels[:80]), (rows[80:], labels[80:]), num_classes=4, mesh=mesh(), ks=(15,)
     )
     assert ours["knn15/top1"] == pytest.approx(theirs.score(rows[80:], labels[80:]))
     assert 0.3 < ours["knn15/top1"] < 1.0  # a problem on which mistakes can be made
@@ -82,21 +81,21 @@ def test_ties_go_to_the_first_example_and_the_lower_class(data):
     queries = np.eye(3, dtype=np.float32)
     k = data.draw(st.sampled_from([1, 2, 5]))
     found = knn.knn_classes(
-        train, labels, queries, num_classes=3, mesh=mesh(), ks=(k,), train_rows=4
+        (train, labels), queries, num_classes=3, mesh=mesh(), ks=(k,), train_rows=4
     )
     np.testing.assert_array_equal(found[k], reference(train, labels, queries, k, 3))
 
 
 def test_k_is_no_larger_than_the_training_set():
     rows, labels = np.eye(3, dtype=np.float32), np.arange(3)
-    scores = knn.knn_scores(rows, labels, rows, labels, num_classes=3, mesh=mesh())
+    scores = knn.knn_scores((rows, labels), (rows, labels), num_classes=3, mesh=mesh())
     assert scores == {"knn3/top1": 1.0, "knn3/top5": 1.0, "knn3/mean_per_class": 1.0}
 
 
 def test_length_does_not_matter():
     train = np.array([[1.0, 0.0], [0.0, 100.0]], np.float32)
     query = np.array([[0.2, 0.1]], np.float32)
-    found = knn.knn_classes(train, np.array([1, 0]), query, num_classes=2, mesh=mesh(), ks=(1,))
+    found = knn.knn_classes((train, np.array([1, 0])), query, num_classes=2, mesh=mesh(), ks=(1,))
     assert found[1][0, 0] == 1
 
 
@@ -105,5 +104,7 @@ def test_padding_of_a_block_has_no_vote():
     train = np.array([[-1.0, 0.5], [-1.0, 0.0], [-1.0, 0.1]], np.float32)
     query = np.array([[1.0, 0.0]], np.float32)
     labels = np.array([2, 1, 1])
-    found = knn.knn_classes(train, labels, query, num_classes=3, mesh=mesh(), ks=(3,), train_rows=2)
+    found = knn.knn_classes(
+        (train, labels), query, num_classes=3, mesh=mesh(), ks=(3,), train_rows=2
+    )
     assert found[3][0].tolist() == [2, 1, 0]

@@ -1,0 +1,103 @@
+"""What an evaluation leaves in the workdir beside its scores: tables, figures, contact sheets."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from cone_jax import atomic_file
+from cone_jax.analysis import confusion, figure_style
+from cone_jax.analysis.confusion import confusion_figure
+from cone_jax.analysis.robustness_files import write_robustness
+from cone_jax.analysis.tables import write_csv
+from cone_jax.data import contact_sheet, datasets
+from cone_jax.evaluation.classification import ClassificationOutcome
+from cone_jax.evaluation.evaluator import Outcome
+from cone_jax.evaluation.robustness import RobustnessOutcome
+
+_SHOWN_MISTAKES = 36
+_SHOWN_CLASSES = 10
+
+
+@functools.singledispatch
+def write(outcome: Outcome, directory: Path) -> list[Path]:
+    """Writes what there is beside the scores below `directory`; returns the paths."""
+    return []
+
+
+@write.register
+def _(outcome: ClassificationOutcome, directory: Path) -> list[Path]:
+    names, examples = outcome.class_names, outcome.examples
+    directory.mkdir(parents=True, exist_ok=True)
+    matrix = confusion.confusion_matrix(examples.labels, examples.predictions, len(names))
+    figure, _ = confusion_figure(matrix, names)
+    paths = [
+        write_csv(
+            directory / "confusion.csv",
+            ("class", *names),
+            ((name, *row.tolist()) for name, row in zip(names, matrix, strict=True)),
+        ),
+        *figure_style.save(figure, directory / "confusion"),
+        _write_per_class(outcome, matrix, directory / "per_class.csv"),
+    ]
+    mistakes = _most_confident_mistakes(outcome)
+    sheet = directory / "mistakes.png"
+    if len(mistakes):
+        paths.append(_write_mistakes(outcome, mistakes, sheet))
+    else:  # one of an earlier evaluation would be taken for this one's
+        sheet.unlink(missing_ok=True)
+    return paths
+
+
+write.register(RobustnessOutcome, write_robustness)
+
+
+@functools.singledispatch
+def remarks(outcome: Outcome) -> dict[str, str]:
+    """What else a person wants to know, for the terminal; nothing of most outcomes."""
+    return {}
+
+
+@remarks.register
+def _(outcome: ClassificationOutcome) -> dict[str, str]:
+    """How many examples there were, and the classes that are hardest."""
+    names, examples = outcome.class_names, outcome.examples
+    matrix = confusion.confusion_matrix(examples.labels, examples.predictions, len(names))
+    worst = confusion.worst_classes(matrix, _SHOWN_CLASSES)
+    hardest = {f"class {names[score.label]}": f"{score.accuracy:.2%}" for score in worst}
+    return {"examples": f"{outcome.result.examples:,}"} | hardest
+
+
+def _write_per_class(outcome: ClassificationOutcome, matrix: np.ndarray, path: Path) -> Path:
+    names, accuracies = outcome.class_names, outcome.result.per_class
+    examples = matrix.sum(axis=1).tolist()
+    taken_for = {s.label: s.taken_for for s in confusion.worst_classes(matrix, len(names))}
+    rows = []
+    for label, (name, accuracy) in enumerate(zip(names, accuracies, strict=True)):
+        other = taken_for.get(label)
+        shown = "" if np.isnan(accuracy) else f"{accuracy:.6f}"
+        rows.append((name, shown, examples[label], "" if other is None else names[other]))
+    return write_csv(path, ("class", "accuracy", "examples", "most_often_taken_for"), rows)
+
+
+def _most_confident_mistakes(outcome: ClassificationOutcome) -> np.ndarray:
+    """Positions of the wrong answers, the surest first; of equally sure ones the first record."""
+    examples = outcome.examples
+    wrong = np.flatnonzero(examples.predictions != examples.labels)
+    order = np.argsort(-examples.confidences[wrong], kind="stable")
+    return wrong[order][:_SHOWN_MISTAKES]
+
+
+def _write_mistakes(outcome: ClassificationOutcome, mistakes: np.ndarray, path: Path) -> Path:
+    names, examples = outcome.class_names, outcome.examples
+    records = examples.records[mistakes].tolist()
+    images = datasets.test_pictures(outcome.config, outcome.source, records)
+    captions = [
+        f"{examples.confidences[i]:.0%} {names[examples.predictions[i]]}, "
+        f"is {names[examples.labels[i]]}"
+        for i in mistakes
+    ]
+    sheet = contact_sheet.draw(np.stack(images), captions)
+    with atomic_file.replacing(path) as unfinished:
+        sheet.save(unfinished, "PNG")
+    return path

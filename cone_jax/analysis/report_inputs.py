@@ -1,0 +1,86 @@
+"""What there is to know about a run: its records, its network's snapshot, its pictures.
+
+Whatever is gone (data, checkpoint) is left out, with the reason.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cone_jax.analysis.neighbourhoods import NetworkAndBank
+from cone_jax.analysis.snapshot import Snapshot, take
+from cone_jax.data import datasets
+from cone_jax.data.sources import Source
+from cone_jax.errors import UserError
+from cone_jax.training.run_directory import RunDirectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """All that reports and figures are made of."""
+
+    run: RunDirectory
+    snapshot: Snapshot | None
+    train: Source | None  # None: the data set is not at hand
+    test: Source | None
+    missing: str = ""  # why there is no snapshot or no data
+
+    def training_pictures(self, records: Sequence[int]) -> list[np.ndarray | None]:
+        """Pictures of training records; None for those not at hand or not known (-1)."""
+        return self._pictures(self.train, records)
+
+    def test_pictures(self, records: Sequence[int]) -> list[np.ndarray | None]:
+        return self._pictures(self.test, records)
+
+    def _pictures(self, source: Source | None, records: Sequence[int]) -> list[np.ndarray | None]:
+        if source is None:
+            return [None] * len(records)
+        inside = range(len(source))
+        return [
+            datasets.test_pictures(self.run.config, source, [record])[0]
+            if record in inside
+            else None
+            for record in records
+        ]
+
+
+def gather(directory: Path, step: int | str = "latest") -> Evidence:
+    """Reads a run, and looks at its network where no one has before."""
+    run = RunDirectory.open(directory)
+    missing = ""
+    snapshot: Snapshot | None = None
+    train: Source | None = None
+    test: Source | None = None
+    try:
+        train, test = run.dataset.train, run.dataset.test
+    except UserError as error:
+        missing = str(error)
+    try:
+        snapshot = obtain_snapshot(run, step)
+    except UserError as error:
+        if step != "latest":  # asked for by name
+            raise
+        missing = missing or str(error)
+    return Evidence(run, snapshot, train, test, missing)
+
+
+def obtain_snapshot(run: RunDirectory, step: int | str = "latest") -> Snapshot:
+    """The stored snapshot of a checkpoint, or a new one; `UserError` where neither can be."""
+    number = run.resolve(step)
+    snapshot = Snapshot.load(run.path, number)
+    if snapshot is None:
+        snapshot = take(_restore(run, number))
+        snapshot.save(run.path)
+    return snapshot
+
+
+def _restore(run: RunDirectory, step: int) -> NetworkAndBank:
+    """The network of a checkpoint, on the devices of this process."""
+    stage = run.run.stage_at(step).on_local_devices()
+    stage.require_classifier(step)
+    variables = query = run.variables(stage, step)
+    if stage.learner.averaging is not None:
+        query = run.variables(stage, step, "query")
+    return NetworkAndBank(stage, step, variables, query, run.bank(stage, step))

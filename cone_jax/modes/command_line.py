@@ -1,0 +1,208 @@
+"""The command line: flags to arguments, mistakes to one clear line."""
+
+import functools
+import operator
+import re
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from cone_jax import sweeps
+from cone_jax.config.recipe import load_recipe
+from cone_jax.console import program
+from cone_jax.errors import UserError, closest
+
+DEFAULT_CONFIG = "digits"
+
+# Flags that only some modes read: default and help.
+FLAGS = {
+    "step": ("latest", "checkpoint to use: a step, 'latest' (default) or 'best'"),
+    "evaluators": ("", "what to measure, as in config.evaluation.evaluators; default: the run's"),
+    "corrupted": ("", "corrupted pictures: a TFDS set or a folder; default: made from the run's"),
+    "baseline": ("", "of corruption errors: 'alexnet' (default for ImageNet) or another run"),
+    "format": ("safetensors", "of an export"),
+    "images": ("", "pictures to classify: files or folders, joined by commas"),
+    "output": ("", "file or folder to write to, where a mode's default does not suit"),
+    "coordinator": ("", "host:port of process 0, when several processes share a run"),
+    "num_processes": ("", "how many they are (SLURM, MPI and TPU pods are recognised)"),
+    "process_id": ("", "which of them this is, from 0"),
+    "workdirs": ("", "several runs, joined by commas, to be seen side by side"),
+    "sweep": ("", "a table to fill with runs: a name or file in configs/sweeps/, then :OPTIONS"),
+    "jobs": ("1", "runs of a sweep at a time"),
+}
+
+
+class Arguments(NamedTuple):
+    """What the user asked for."""
+
+    mode: str
+    recipe: str  # its name or file, and its options after a colon
+    config: ConfigDict  # what the recipe gives, with the user's changes
+    workdir: Path
+    flags: Mapping[str, str]  # the values of FLAGS, "" or the default where not given
+
+    @property
+    def workdirs(self) -> tuple[Path, ...]:
+        """The runs of --workdirs."""
+        named = filter(None, self.flags["workdirs"].split(","))
+        return tuple(Path(name.strip()).expanduser() for name in named)
+
+
+def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
+    """The arguments of `argv`, without the program's name; `modes` are those there are.
+
+    The mode may be the first word: ``evaluate`` stands for ``--mode=evaluate``.
+    """
+    recipe, rest = _take(_with_mode_flag(argv, modes), "config")
+    sweep, _ = _take(rest, "sweep")
+    if sweep and recipe is None:
+        definition = sweeps.load_sweep(sweep)
+        recipe, config = definition.base, sweeps.base_config(definition)
+    else:
+        recipe = recipe or DEFAULT_CONFIG
+        path, _, options = recipe.partition(":")
+        config = load_recipe(path, options)
+    _check_fields(rest, config)
+
+    command = ["main.py", *rest]
+    values = flags.FlagValues()
+    flags.DEFINE_string("mode", "train", "", flag_values=values)
+    flags.DEFINE_string("workdir", "", "", flag_values=values)
+    for name, (default, _) in FLAGS.items():
+        flags.DEFINE_string(name, default, "", flag_values=values)
+    try:
+        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=command)
+        unparsed = values(command)[1:]
+    except flags.UnrecognizedFlagError as error:
+        known = ("config", "mode", "workdir", "help", *FLAGS)
+        raise UserError(
+            f"--{error.flagname} is no flag; {closest(error.flagname, known)}"
+        ) from error
+    except flags.Error as error:
+        raise UserError(_explain(error, config)) from error
+    if unparsed:
+        raise UserError(
+            f"argument ({unparsed[0]!r}) is not understood; flags are --name=value, after the mode"
+        )
+    if values.mode not in modes:
+        raise UserError(f"--mode ({values.mode!r}) is unknown; {closest(values.mode, modes)}")
+    workdir = values.workdir or _default_workdir(values.mode, recipe, sweep, values.workdirs)
+    return Arguments(
+        mode=values.mode,
+        recipe=recipe,
+        config=values.config,
+        workdir=Path(workdir).expanduser(),
+        flags={name: str(values[name].value) for name in FLAGS},
+    )
+
+
+def help_text(modes: Mapping[str, str]) -> str:
+    """What ``--help`` prints."""
+    width = max(map(len, modes))
+    listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in modes.items())
+    own_flags = "\n".join(f"  --{name:<20}{text}" for name, (_, text) in FLAGS.items())
+    command = shlex.join(program())
+    return _HELP.format(modes=listing, config=DEFAULT_CONFIG, flags=own_flags, command=command)
+
+
+_HELP = textwrap.dedent("""\
+    Train image classifiers with CoNe (Contrast Your Neighbours) and its baselines.
+
+      {command} [MODE] [--config=NAME[:OPTIONS]] [--config.FIELD=VALUE] [--workdir=DIR]
+
+    modes
+    {modes}
+
+    flags
+      --mode                the mode, where it is not the first word; default train
+      --config              a recipe by name or file, its options after a colon; default {config}
+      --config.FIELD=VALUE  changes one field of the recipe, e.g. --config.bank.size=4096
+      --workdir             where everything of the run goes; default runs/<recipe>
+    {flags}
+
+    examples
+      {command}
+      {command} --config=digits:cross_entropy
+      {command} evaluate --workdir=runs/digits --step=best
+
+    A run that was interrupted goes on when it is started again with the same flags.
+    Fields and their meaning: docs/fields.md.
+    Exit codes: 0 done, 1 failed, 2 your input.
+    """)
+
+
+def _with_mode_flag(argv: Sequence[str], modes: Mapping[str, str]) -> Sequence[str]:
+    """`argv` with its first word as a flag, where that is a bare word."""
+    if not argv or argv[0].startswith("-"):
+        return argv
+    word, *rest = argv
+    if word not in modes:
+        raise UserError(f"mode ({word!r}) is unknown; {closest(word, modes)}")
+    given, _ = _take(rest, "mode")
+    if given not in (None, word):
+        raise UserError(f"mode ({word!r}) and --mode ({given!r}) differ; give one of them")
+    return [f"--mode={word}", *rest]
+
+
+def _take(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+    """Separates ``--flag=FILE`` (or ``--flag FILE``) from the other arguments; None: not given."""
+    value, rest = None, []
+    arguments = iter(argv)
+    for argument in arguments:
+        name, separator, given = argument.partition("=")
+        if name not in (f"--{flag}", f"-{flag}"):
+            rest.append(argument)
+        elif separator:
+            value = given
+        else:
+            value = next(arguments, "")
+    return value, rest
+
+
+def _default_workdir(mode: str, recipe: str, sweep: str | None, workdirs: str) -> str:
+    """Named after what is done."""
+    if workdirs:
+        return f"runs/{mode}"
+    path, _, options = (sweep or recipe).partition(":")
+    name = "-".join(filter(None, (Path(path).stem, re.sub(r"[^\w.]+", "-", options))))
+    return f"runs/sweeps/{name}" if sweep else f"runs/{name}"
+
+
+def _check_fields(arguments: Sequence[str], config: ConfigDict) -> None:
+    """Refuses overrides of fields that do not exist, naming the nearest that do."""
+    for argument in arguments:
+        match = re.match(r"--?(?:no)?config\.([^=]+)", argument)
+        if match is None:
+            continue
+        section, path, field = config, match[1], "config"
+        for part in path.split("."):
+            if not isinstance(section, ConfigDict):
+                raise UserError(
+                    f"--config.{path}: {field} is a field, not a section; set --{field}=VALUE"
+                )
+            field = f"{field}.{part}"
+            if part not in section:
+                cure = closest(part, section.keys())
+                raise UserError(f"--config.{path}: there is no field {part!r}; {cure}")
+            section = section[part]
+
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a tuple"}
+
+
+def _explain(error: flags.Error, config: ConfigDict) -> str:
+    """What absl found wrong with a value, by the kind of value that the field takes."""
+    said = " ".join(str(error).split())
+    if match := re.match(r"flag --config\.([\w.]+)=(.*?): ", said):
+        path, given = match.groups()
+        kind = type(functools.reduce(operator.getitem, path.split("."), config))
+        if kind in _KINDS:
+            return f"--config.{path} ({given!r}) must be {_KINDS[kind]}"
+    if match := re.match(r"Missing value for flag (--\S+)", said):
+        return f"{match[1]} has no value; give {match[1]}=VALUE"
+    return said

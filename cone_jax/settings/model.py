@@ -1,0 +1,95 @@
+"""The network, its momentum copy, its average, and the memory bank."""
+
+import dataclasses
+from typing import Literal
+
+from cone_jax.settings.section import Section, field
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions(Section, path="options"):
+    """Options of the architecture; None: its own default."""
+
+    width: int | None = field(None, "planes of a ResNet's first stage")
+    last_width: int | None = field(None, "of RegNetX-400MF: 400 or 384")
+    image_size: int | None = field(None, "the size that DeiT's positions are learned for")
+    dropout: float | None = field(None, "rate before the head")
+    stochastic_depth: float | None = field(None, "rate of the last block")
+    remat: bool | None = field(None, "recompute activations to save memory")
+    bn_momentum: float | None = field(None, "weight of old running statistics, 0.9")
+    bn_groups: int | None = field(
+        None, "1: global statistics; the number of devices: one set for each"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Model(Section, path="model"):
+    """Backbone, projection head, predictor and classifier."""
+
+    name: str = field("resnet50", "the architecture; docs/models.md lists them")
+    stem: Literal["imagenet", "cifar"] = field("imagenet", "the first layers of a ResNet")
+    dtype: Literal["float32", "bfloat16"] = field(
+        "float32", "of the computation; parameters are float32"
+    )
+    options: ModelOptions = field(ModelOptions(), "of the architecture")
+    projection: bool = field(True, "False: the classifier sees pooled features")
+    embedding_dim: int = field(256, "width of the embedding", low=1)
+    head_layers: int = field(1, "hidden layers of the projection head", low=0)
+    head_hidden: int = field(0, "their width; 0: max(2 d, 4096) for d features", low=0)
+    head_batch_norm: bool = field(True, "BatchNorm after each hidden layer of the head")
+    head_normalise_input: bool = field(False, "the head sees features of unit norm")
+    head_output_batch_norm: bool = field(False, "BatchNorm after the head's last layer too")
+    predictor: bool = field(False, "a second head on the embedding, where the objective needs one")
+    predictor_hidden: int = field(4096, "width of its hidden layer", low=1)
+    classifier: Literal["linear", "cosine"] = field(
+        "linear", "cosine: on the unit-norm embedding, as in the paper's equations"
+    )
+    classifier_input: Literal["embedding", "features"] = field(
+        "embedding", "what the class centres see"
+    )
+    classifier_bias: bool = field(True, "class centres have a bias")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bank(Section, path="bank"):
+    """The memory bank of earlier keys."""
+
+    size: int = field(65536, "rows", low=1)
+    init: Literal["masked", "official"] = field(
+        "masked", "masked: rows count once written; official: noise that counts from step 0"
+    )
+    probs: Literal["stored", "recomputed"] = field(
+        "stored",
+        "class probabilities of the rows: as they were, or recomputed from the embeddings by the "
+        "key's classifier of today",
+    )
+    probs_dtype: Literal["float32", "bfloat16"] = field("float32", "of stored probabilities")
+    exclude_self: bool = field(False, "hide a sample's own older copy from its neighbours")
+    recall_target: float = field(
+        1.0, "below 1: neighbours by approx_max_k, which may miss some", low=0.01, high=1.0
+    )
+    sharding: Literal["replicated", "sharded"] = field(
+        "replicated", "sharded: rows split over all devices", free=True
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ema(Section, path="ema"):
+    """The momentum network, which makes the keys."""
+
+    momentum: float = field(0.996, "weight of the old parameters in a step", low=0.0, high=1.0)
+    schedule: Literal["official_auto", "cosine_to_one", "constant"] = field(
+        "official_auto", "official_auto: the released code's rule, constant above 0.996"
+    )
+    order: Literal["before_forward", "after_update"] = field(
+        "before_forward", "when it is averaged; after_update: Algorithm 1 of the paper"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Average(Section, path="average"):
+    """The averaged model, which is the one evaluated where it is on."""
+
+    decay: float = field(0.0, "weight of the old average in an update; 0: none", low=0.0, high=1.0)
+    every: int = field(32, "steps between two updates", low=1)
+    rescale: bool = field(True, "adapt the decay to batch and epochs, as torchvision does")

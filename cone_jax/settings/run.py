@@ -1,0 +1,181 @@
+"""How long and how a run trains, what it measures and keeps; and the whole of a run's settings."""
+
+import dataclasses
+import functools
+from typing import Literal
+
+from cone_jax.errors import UserError
+from cone_jax.settings.data import Data, Mixing
+from cone_jax.settings.model import Average, Bank, Ema, Model
+from cone_jax.settings.section import Section, field
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Section, path="optimizer"):
+    """The optimiser, its learning rate at the peak of the schedule, and weight decay."""
+
+    name: str = field("sgd", "cone_jax/training/optimizers.py lists them")
+    learning_rate: float = field(0.1, "for a batch of reference_batch", low=0.0)
+    reference_batch: int = field(256, "0: the learning rate is not scaled by the batch", low=0)
+    momentum: float = field(0.9, "of sgd, lars and rmsprop", low=0.0, high=1.0)
+    nesterov: bool = field(False, "of sgd, lars and rmsprop")
+    beta1: float = field(0.9, "of adamw and lamb", low=0.0, high=1.0)
+    beta2: float = field(0.999, "of adamw and lamb", low=0.0, high=1.0)
+    rms_decay: float = field(0.9, "of rmsprop's average of squares", low=0.0, high=1.0)
+    epsilon: float = field(1e-8, "of adamw, lamb and rmsprop", low=0.0)
+    trust_coefficient: float = field(1e-3, "of lars", low=0.0)
+    weight_decay: float = field(1e-4, "of the parameters in decay_scope", low=0.0)
+    decay_scope: Literal["all", "exclude_1d"] = field(
+        "all", "exclude_1d: not on biases, norms, class token and positions"
+    )
+    clip_norm: float = field(0.0, "longest gradient; 0: gradients are not clipped", low=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule(Section, path="schedule"):
+    """The learning rate as a function of time."""
+
+    warmup_epochs: float = field(5.0, "linear, a step at a time", low=0.0)
+    warmup_start: float = field(0.0, "fraction of the peak rate", low=0.0, high=1.0)
+    decay: Literal["cosine", "linear", "constant", "steps", "exponential"] = field(
+        "cosine", "after warm-up"
+    )
+    milestones: tuple[tuple[float, float], ...] = field(
+        (), 'of decay "steps": pairs (epoch, fraction of the peak from then on)'
+    )
+    decay_epochs: float = field(
+        1.0, 'of decay "exponential": each time, multiply by decay_factor', low=0.0
+    )
+    decay_factor: float = field(1.0, 'of decay "exponential"', low=0.0)
+    unit: Literal["epoch", "step"] = field(
+        "epoch", "how often the rate changes after warm-up: once per epoch, or each step"
+    )
+    floor: float = field(1e-3, "fraction of the peak rate at the end", low=0.0, high=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage(Section):
+    """How long a stage takes, and in what batches."""
+
+    epochs: float = field(100, "passes over the training set")
+    steps: int = field(0, "when positive, replaces epochs", low=0)
+    batch_size: int = field(256, "over all devices and processes", low=1)
+
+    def check(self) -> None:
+        if not self.epochs > 0 and self.steps == 0:
+            raise UserError(
+                f"{self.field_path('epochs')} ({self.epochs}) must be positive, or set "
+                f"{self.field_path('steps')}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearStage(Stage, path="linear_stage"):
+    """The second stage of methods whose loss trains no classifier; the others ignore it."""
+
+    train_transforms: tuple[str, ...] = field((), "(): as data.train_transforms")
+    optimizer: Optimizer = field(Optimizer(weight_decay=0.0), "of this stage")
+    schedule: Schedule = field(Schedule(warmup_epochs=0.0), "of this stage")
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer(Section, path="transfer"):
+    """The grid of ``--mode=transfer``; other modes ignore it."""
+
+    name: str = field("", "of the data set, as the paper's table heads its column")
+    metric: Literal["top1", "mean_per_class"] = field(
+        "top1", "what is compared and shown; both are kept"
+    )
+    learning_rates: tuple[float, ...] = field(
+        (), "peak rates; every one meets every weight decay", above=0
+    )
+    weight_decays: tuple[float, ...] = field((), "divided by the learning rate", low=0)
+    train_split: str = field("", "what the runs of the grid are trained on")
+    validation_split: str = field(
+        "", "what they are compared on; the last run uses the splits of data"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Nonfinite(Section, path="nonfinite"):
+    """What happens when a loss or gradient is not finite. A stopped run may go on skipping."""
+
+    policy: Literal["stop", "skip"] = field("stop", "end the run, or skip the update", free=True)
+    skip_limit: int = field(
+        10, "updates skipped in the whole run; one more ends it", low=0, free=True
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation(Section, path="evaluation"):
+    """What is measured during training, and how often."""
+
+    evaluators: tuple[str, ...] = field(
+        ("classification",),
+        'such as ("classification", "knn(k=20, network=\'key\', every_epochs=5)"); '
+        "cone_jax/evaluation/registry.py lists the kinds",
+    )
+    every_epochs: float = field(1.0, "0: at the end only", low=0.0)
+    batch_size: int = field(256, "over all devices and processes", low=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint(Section, path="checkpoint"):
+    """What is saved, and how often."""
+
+    every_epochs: float = field(1.0, "0: at the end only", low=0.0)
+    keep: int = field(2, "the latest so many, and the best one", low=1, free=True)
+    best_metric: str = field("test/top1", 'of any evaluator; "": no checkpoint is the best')
+
+
+@dataclasses.dataclass(frozen=True)
+class Method(Section, path="objective"):
+    """Which objective trains. The fields of each are its own, in ``objective.<name>``."""
+
+    name: str = field("cone", "the training method; docs/recipes.md lists them")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Stage):
+    """Everything that a config says, but for the fields of the objectives."""
+
+    seed: int = field(0, "of everything random", low=0, high=2**31 - 1)
+    accumulate: int = field(1, "parts that a batch is taken in, for the memory of one part", low=1)
+    init_from: str = field("", "weights to start from: .safetensors, .pth, a run or an export")
+    init_strict: bool = field(True, "every weight must have its place; False: those that fit")
+    data: Data = field(Data(), "the data set")
+    model: Model = field(Model(), "the network")
+    objective: Method = field(Method(), "the training method")
+    bank: Bank = field(Bank(), "the memory bank")
+    ema: Ema = field(Ema(), "the momentum network")
+    mixing: Mixing = field(Mixing(), "MixUp and CutMix")
+    average: Average = field(Average(), "the averaged model")
+    optimizer: Optimizer = field(Optimizer(), "the optimiser")
+    schedule: Schedule = field(Schedule(), "the learning rate over time")
+    linear_stage: LinearStage = field(LinearStage(), "the second stage of some methods")
+    transfer: Transfer = field(Transfer(), "the grid of --mode=transfer")
+    nonfinite: Nonfinite = field(Nonfinite(), "losses and gradients that are not finite")
+    evaluation: Evaluation = field(Evaluation(), "what is measured")
+    checkpoint: Checkpoint = field(Checkpoint(), "what is saved")
+    log_every: int = field(20, "steps between two records of train metrics", low=1)
+    profile_steps: tuple[int, ...] = field(
+        (), "(first, last): trace these steps into the folder profile of the run", free=True
+    )
+    wandb_project: str = field(
+        "", 'Weights & Biases project to log to as well; "": none', free=True
+    )
+
+    def check(self) -> None:
+        super().check()
+        traced = self.profile_steps
+        if traced and not (len(traced) == 2 and 1 <= traced[0] <= traced[1]):
+            raise UserError(
+                f"profile_steps ({traced}) must be the first and the last step to trace, such as "
+                "(10, 12), or ()"
+            )
+
+
+@functools.cache
+def free_fields() -> frozenset[str]:
+    """Fields that change how a run is carried out or watched, but not what it computes."""
+    return frozenset(entry.name for entry in Settings().entries() if entry.declaration.free)

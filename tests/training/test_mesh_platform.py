@@ -1,0 +1,92 @@
+"""The platform of the mesh decides what a step is made of, not that of the process."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+
+from cone_jax import sharding, training
+from cone_jax.training import learner, memory
+from cone_jax.training.train_state import abstract_state
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+    platform: str
+    platform_version: str = "a stand-in"
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What tracing and lowering ask of a device, which need not be there."""
+
+    client: Client
+    id: int
+    process_index: int = 0
+    device_kind: str = "a stand-in"
+
+    @property
+    def platform(self) -> str:
+        return self.client.platform
+
+
+def mesh_of(platform: str, devices: int = 2) -> Mesh:
+    client = Client(platform)
+    stand_ins = np.array([Device(client, number) for number in range(devices)], dtype=object)
+    return Mesh(stand_ins, (sharding.DATA_AXIS,), axis_types=(AxisType.Auto,))
+
+
+def trace_step(config, mesh):
+    state = abstract_state(config, num_classes=10, steps_per_epoch=4, mesh=mesh)
+    size = config.data.image_size
+
+    def rows(shape, dtype):
+        place = sharding.split(mesh)
+        return jax.ShapeDtypeStruct((config.batch_size, *shape), dtype, sharding=place)
+
+    batch = {
+        "image": rows((size, size, 3), jnp.uint8),
+        "label": rows((), jnp.int32),
+        "id": rows((), jnp.int32),
+    }
+    return training.train_step.trace(state, batch)
+
+
+def test_a_mesh_knows_its_platform():
+    assert sharding.platform(sharding.make_mesh()) == "cpu"
+    assert sharding.platform(mesh_of("tpu")) == "tpu"
+
+
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_the_network_is_made_for_the_mesh(tiny_config, platform):
+    arguments = {"num_classes": 10, "steps_per_epoch": 4}
+    there = learner.build(tiny_config, mesh=mesh_of(platform), **arguments)
+    here = learner.build(tiny_config, mesh=sharding.make_mesh(), **arguments)
+    assert there.encoder.make.platform == platform
+    assert here.encoder.make.platform == "cpu"
+    assert there.encoder.spec == here.encoder.spec
+
+
+def test_a_step_for_a_tpu_has_xlas_convolutions_and_no_branch(tiny_config):
+    tiny_config.model.name = "mobilenet_v2"
+    tiny_config.model.options.width = None
+    jaxpr = str(trace_step(tiny_config, mesh_of("tpu")).jaxpr)
+    # Query and key forward, and two gradients; not one for the pixels.
+    assert jaxpr.count(" conv_general_dilated") == 52 * 4 - 1
+    on_cpu = str(trace_step(tiny_config, sharding.make_mesh()).jaxpr)
+    assert on_cpu.count(" conv_general_dilated") == 3  # the stem's: query, key, gradient
+    assert on_cpu.count(" cond[") > jaxpr.count(" cond[")
+
+
+def test_a_step_is_lowered_for_a_tpu_without_one(tiny_config):
+    program = trace_step(tiny_config, mesh_of("tpu")).lower(lowering_platforms=("tpu",)).as_text()
+    assert program.count("stablehlo.convolution") == 9 * 4 - 1  # of ResNet-8
+
+
+def test_out_of_memory_advises_half_precision_where_that_is_fast(tiny_config):
+    assert "bfloat16" in memory._advice(tiny_config, mesh_of("tpu"))
+    assert "bfloat16" not in memory._advice(tiny_config, mesh_of("cpu"))
+    assert "bank.sharding" not in memory._advice(tiny_config, mesh_of("tpu", devices=1))
