@@ -74,7 +74,7 @@ class Backbone(nn.Module):
         if settings.backbone_norm == "frozen" or stage < settings.freeze_at:
             return FrozenLayers(
                 dtype=settings.compute_dtype,
-                plain_operations=settings.plain_operations,
+                platform=settings.platform,
                 epsilon=settings.norm_epsilon,
             )
         return head_layers(settings).training(train)
@@ -105,7 +105,7 @@ def head_layers(settings: Settings) -> Layers:
         dtype=settings.compute_dtype,
         bn_momentum=settings.bn_momentum,
         bn_groups=settings.bn_groups,
-        plain_operations=settings.plain_operations,
+        platform=settings.platform,
     )
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from cone_jax.detection.anchors import Style
 from cone_jax.detection.boxes import Weights
+from cone_jax.models import ANY_PLATFORM
 
 Neck = Literal["fpn", "c4"]
 BackboneNorm = Literal["frozen", "batch"]
@@ -31,7 +32,7 @@ class Settings:
     width: int = 64  # planes of the first stage
     neck: Neck = "fpn"
     dtype: Dtype = "float32"  # of the computation; parameters are float32
-    plain_operations: bool = False  # XLA's own everywhere, for programs that leave this machine
+    platform: str = ANY_PLATFORM  # that programs are compiled for; see models.build
     remat: bool = False  # residual blocks are computed again in the backward pass
 
     backbone_norm: BackboneNorm = "frozen"

@@ -112,7 +112,6 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
         freeze_at=0,
         rpn_samples=8000,
         roi_samples=64,
-        plain_operations=True,  # Winograd's convolutions round more coarsely
         **PROPOSALS,
     )
     variables = torchvision_names.from_torchvision(random_weights.arrays(network), settings)
