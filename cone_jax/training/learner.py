@@ -76,8 +76,8 @@ class Learner:
     platform: str | None = None  # whose forms of operations the network takes; None: the mesh's
 
     def __post_init__(self) -> None:
-        # Names a model or an optimiser that cannot be built.
-        _ = self.encoder, self.optimizer
+        # Builds every part now: a model or an optimiser that cannot be built is named at once.
+        _ = self.encoder, self.optimizer, self.key_momentum, self.averaging, self.mixing
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -101,7 +101,7 @@ class Learner:
     def std(self) -> tuple[float, ...]:
         return self.settings.data.std
 
-    @property
+    @functools.cached_property
     def mixing(self) -> Mixing | None:
         """MixUp and CutMix; None when both are off."""
         return self.settings.mixing if self.settings.mixing.on else None

@@ -12,7 +12,6 @@ from cone_jax import sharding, training
 from cone_jax.errors import UserError
 from cone_jax.models import registry
 from cone_jax.training.run import Run
-from cone_jax.training.train_state import abstract_state
 from cone_jax.workdir.checkpoints import Checkpoints
 
 
@@ -157,9 +156,7 @@ def test_a_split_bank_is_restored_on_another_number_of_devices(separable_config,
     expected = jax.device_get(take_steps(separable_config, 6)[0])
     training.train(separable_config, tmp_path)
     mesh = sharding.make_mesh(jax.devices()[:3])
-    abstract = abstract_state(
-        run.config, num_classes=run.dataset.num_classes, steps_per_epoch=8, mesh=mesh
-    )
+    abstract = run.on_mesh(mesh).abstract_state()
     with Checkpoints(tmp_path) as checkpoints:
         restored = checkpoints.restore(6, abstract).state
     assert restored.bank.features.shape[0] == 45
