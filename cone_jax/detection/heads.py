@@ -27,19 +27,15 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        make, pad = self.make, (self.kernel - 1) // 2
-        x = nn.Conv(
+        x = self.make.conv(
             self.features,
-            (self.kernel, self.kernel),
-            padding=((pad, pad), (pad, pad)),
+            self.kernel,
             use_bias=not self.norm,
-            dtype=make.dtype,
             kernel_init=self.kernel_init,
-            conv_general_dilated=make.convolve,
             name="conv",
         )(x)
         if self.norm:
-            x = make.batch_norm(name="bn")(x)
+            x = self.make.batch_norm(name="bn")(x)
         return nn.relu(x) if self.relu else x
 
 
