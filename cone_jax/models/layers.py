@@ -62,10 +62,11 @@ class Layers:
         *,
         stride: int = 1,
         groups: int = 1,
+        use_bias: bool = False,
         kernel_init: Initializer = he_normal_fan_out,
         name: str | None = None,
     ) -> nn.Conv:
-        """A square convolution without bias, padded by ``(kernel - 1) / 2`` on all sides."""
+        """A square convolution, padded by ``(kernel - 1) / 2`` on all sides."""
         pad = (kernel - 1) // 2
         return nn.Conv(
             features,
@@ -73,7 +74,7 @@ class Layers:
             strides=stride,
             padding=((pad, pad), (pad, pad)),
             feature_group_count=groups,
-            use_bias=False,
+            use_bias=use_bias,
             dtype=self.dtype,
             kernel_init=kernel_init,
             # None: XLA's own.

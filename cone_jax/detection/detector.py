@@ -1,0 +1,258 @@
+"""Mask R-CNN as one module: images in, losses or detections out, no step on the host.
+
+The parameters of the backbone are those of the classification network. Shapes are static: one
+compilation per shape of padded images.
+"""
+
+import functools
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from cone_jax.detection import anchors as anchor_lib
+from cone_jax.detection import heads, losses, proposals, roi_pooling, sampling, targets
+from cone_jax.detection.backbone import RES5, STEM, Backbone, head_layers
+from cone_jax.detection.batch import Detections, GroundTruth
+from cone_jax.detection.matching import take
+from cone_jax.detection.settings import Settings
+from cone_jax.models.layers import Layers
+
+Losses = dict[str, Float[Array, ""]]
+
+
+class _Proposed(NamedTuple):
+    """What the proposal head says about all anchors, and what comes of it."""
+
+    logits: Float[Array, "B N"]
+    codes: Float[Array, "B N 4"]
+    anchors: Float[Array, "N 4"]
+    usable: Bool[Array, "B N"]
+    boxes: Float[Array, "B P 4"]
+    valid: Bool[Array, "B P"]
+
+
+class Res5Norm(nn.Module):
+    """MoCo's additional BatchNorm behind res5."""
+
+    make: Layers
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        return self.make.training(train).batch_norm(name="bn")(x)
+
+
+class Detector(nn.Module):
+    """Mask R-CNN on a ResNet, with a feature pyramid or on C4 with res5 as the head.
+
+    Images [B, H, W, 3] are normalised RGB, padded at the right and at the bottom to sides that
+    32 divides; `sizes` [B, 2] are their true heights and widths.
+    """
+
+    settings: Settings
+
+    def setup(self) -> None:
+        settings, make = self.settings, head_layers(self.settings)
+        per_cell = len(settings.level_sizes[0]) * len(settings.anchor_ratios)
+        self.backbone = Backbone(settings)
+        if settings.neck == "fpn":
+            self.pyramid = heads.Pyramid(settings, make)
+            self.box_head = heads.BoxHead(settings, make)
+        elif settings.res5_norm:
+            self.res5_norm = Res5Norm(make)
+        self.proposal_head = heads.ProposalHead(per_cell, make)
+        self.box_predictor = heads.BoxPredictor(settings, make)
+        if settings.masks:
+            self.mask_head = heads.MaskHead(settings, make)
+
+    def __call__(self, images: Float[Array, "B H W 3"], sizes: Int[Array, "B 2"]) -> Detections:
+        """What is in the images, with BatchNorm in evaluation mode."""
+        levels = self._levels(images, train=False)
+        found = self._propose(levels, sizes, train=False)
+        features = self._box_features(levels, found.boxes, train=False)
+        logits, codes = self._predict(features, found.boxes.shape[:2])
+        boxes, scores, classes, valid = jax.vmap(
+            functools.partial(proposals.detect, settings=self.settings)
+        )(logits, codes, found.boxes, found.valid, sizes)
+        if self.settings.masks:
+            masks = jax.nn.sigmoid(self._masks_of(levels, boxes, classes))
+        else:
+            masks = jnp.zeros((*classes.shape, 0, 0))
+        return Detections(boxes, scores, classes, valid, masks)
+
+    def losses(
+        self,
+        images: Float[Array, "B H W 3"],
+        sizes: Int[Array, "B 2"],
+        truth: GroundTruth,
+        key: PRNGKeyArray,
+        *,
+        train: bool = True,
+    ) -> Losses:
+        """The five losses; their sum is to be minimised. `key` draws the samples.
+
+        `train` False takes BatchNorm's running statistics, as one does to look at the losses of
+        a validation set.
+        """
+        rpn_key, roi_key = jax.random.split(key)
+        levels = self._levels(images, train=train)
+        found = self._propose(levels, sizes, train=True)
+        result = self._proposal_losses(found, truth, rpn_key)
+        keys = jax.random.split(roi_key, images.shape[0])
+        wanted = jax.vmap(functools.partial(targets.proposal_targets, settings=self.settings))(
+            keys, found.boxes, found.valid, truth
+        )
+        features = self._box_features(levels, wanted.boxes, train=train)
+        result |= self._box_losses(features, wanted)
+        if self.settings.masks:
+            result["mask"] = self._mask_loss(levels, features, wanted, truth, train=train)
+        return result
+
+    def _levels(self, images: jax.Array, *, train: bool) -> list[jax.Array]:
+        """The feature maps that have anchors."""
+        if self.settings.neck == "c4":
+            return self.backbone(images, train=train, stages=range(STEM, RES5))[-1:]
+        stages = self.backbone(images, train=train)
+        return self.pyramid(stages[1:], train=train)
+
+    def _propose(self, levels: list[jax.Array], sizes: jax.Array, *, train: bool) -> _Proposed:
+        settings = self.settings
+        grids = [(level.shape[1], level.shape[2]) for level in levels]
+        finest = settings.strides[0]
+        image = (grids[0][0] * finest, grids[0][1] * finest)
+        per_level = anchor_lib.pyramid_anchors(
+            image,
+            grids,
+            settings.strides,
+            settings.level_sizes,
+            settings.anchor_ratios,
+            style=settings.anchor_style,
+        )
+        logits, codes = zip(*self.proposal_head(levels), strict=True)
+        usable = [self._usable(level, sizes) for level in per_level]
+        boxes, valid = jax.vmap(
+            lambda logits, codes, size, usable: proposals.propose(
+                logits, codes, per_level, size, settings=settings, train=train, usable=usable
+            )
+        )(logits, codes, sizes, usable)
+        return _Proposed(
+            jnp.concatenate(logits, axis=1),
+            jnp.concatenate(codes, axis=1),
+            jnp.asarray(np.concatenate(per_level)),
+            jnp.concatenate(usable, axis=1),
+            boxes,
+            valid,
+        )
+
+    def _usable(self, anchors: np.ndarray, sizes: jax.Array) -> jax.Array:
+        """[B, N]: all anchors, or those centred in the image proper."""
+        if self.settings.padding_anchors:
+            return jnp.ones((sizes.shape[0], len(anchors)), bool)
+        centre = jnp.asarray((anchors[:, 1::-1] + anchors[:, 3:1:-1]) / 2)  # y, x
+        return jnp.all(centre[None] < sizes[:, None].astype(jnp.float32), axis=-1)
+
+    def _proposal_losses(self, found: _Proposed, truth: GroundTruth, key: PRNGKeyArray) -> Losses:
+        settings = self.settings
+        keys = jax.random.split(key, found.logits.shape[0])
+        wanted = jax.vmap(
+            lambda key, usable, truth: targets.anchor_targets(
+                key, found.anchors, usable, truth, settings=settings
+            )
+        )(keys, found.usable, truth)
+        index, valid, is_object = wanted.samples
+        total = jnp.sum(valid) if settings.rpn_loss_over == "sampled" else jnp.array(valid.size)
+        logits, codes = take(found.logits, index), take(found.codes, index)
+        beta = settings.smooth_l1_beta
+        return {
+            "rpn_objectness": losses.objectness(logits, is_object, valid, total=total),
+            "rpn_box": losses.box_codes(codes, wanted.codes, is_object, beta=beta, total=total),
+        }
+
+    def _box_losses(self, features: jax.Array, wanted: targets.ProposalTargets) -> Losses:
+        logits, codes = self._predict(features, wanted.classes.shape)
+        own = jnp.take_along_axis(codes, wanted.classes[..., None, None], axis=2)[:, :, 0]
+        samples, beta = wanted.samples, self.settings.smooth_l1_beta
+        total = jnp.sum(samples.valid)
+        return {
+            "classification": losses.classification(logits, wanted.classes, samples.valid),
+            "box": losses.box_codes(own, wanted.codes, samples.is_object, beta=beta, total=total),
+        }
+
+    def _mask_loss(
+        self,
+        levels: list[jax.Array],
+        features: jax.Array,
+        wanted: targets.ProposalTargets,
+        truth: GroundTruth,
+        *,
+        train: bool,
+    ) -> Float[Array, ""]:
+        slots, valid = jax.vmap(
+            lambda samples: sampling.object_slots(samples, self.settings.mask_slots)
+        )(wanted.samples)
+        boxes, classes = take(wanted.boxes, slots), take(wanted.classes, slots)
+        if self.settings.neck == "c4":
+            regions = features.reshape(*wanted.classes.shape, *features.shape[1:])
+            pooled = _flat(take(regions, slots))
+        else:
+            pooled = self._pool(levels, boxes, self.settings.mask_resolution)
+        logits = self.mask_head(pooled, train=train)
+        logits = logits.reshape(*slots.shape, *logits.shape[1:])
+        cropped = jax.vmap(
+            functools.partial(
+                targets.mask_targets, settings=self.settings, resolution=logits.shape[2]
+            )
+        )(boxes, take(wanted.object_index, slots), truth)
+        return losses.mask(logits, classes, cropped, valid)
+
+    def _masks_of(self, levels: list[jax.Array], boxes: jax.Array, classes: jax.Array) -> jax.Array:
+        """Mask logits [B, D, M, M] of the detected classes."""
+        if self.settings.neck == "c4":
+            pooled = self._box_features(levels, boxes, train=False)
+        else:
+            pooled = self._pool(levels, boxes, self.settings.mask_resolution)
+        logits = self.mask_head(pooled, train=False)
+        logits = logits.reshape(*classes.shape, *logits.shape[1:])
+        return losses.select_class(logits, classes).astype(jnp.float32)
+
+    def _box_features(self, levels: list[jax.Array], boxes: jax.Array, *, train: bool) -> jax.Array:
+        """Features of B x N regions, [BN, P, P, C]; those of C4 have gone through res5."""
+        pooled = self._pool(levels, boxes, self.settings.box_resolution)
+        if self.settings.neck == "c4":
+            (pooled,) = self.backbone(pooled, train=train, stages=[RES5])
+            if self.settings.res5_norm:
+                pooled = self.res5_norm(pooled, train=train)
+            return pooled
+        return self.box_head(pooled, train=train)
+
+    def _predict(self, features: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+        """Class logits [B, N, K + 1] and codes [B, N, K + 1, 4]."""
+        if self.settings.neck == "c4":
+            features = jnp.mean(features.astype(jnp.float32), axis=(1, 2))
+        logits, codes = self.box_predictor(features)
+        return logits.reshape(*shape, -1), codes.reshape(*shape, *codes.shape[1:])
+
+    def _pool(self, levels: list[jax.Array], boxes: jax.Array, resolution: int) -> jax.Array:
+        """RoIAlign, [BN, resolution, resolution, C]; P6 has anchors, but no regions."""
+        settings = self.settings
+        used = levels[:4]
+        scales = [1.0 / stride for stride in settings.strides[:4]]
+        pooled = jax.vmap(
+            lambda maps, each: roi_pooling.multilevel_roi_align(
+                maps,
+                each,
+                spatial_scales=scales,
+                output_size=resolution,
+                sampling_ratio=settings.sampling_ratio,
+                aligned=settings.aligned,
+            )
+        )(used, boxes)
+        return _flat(pooled)
+
+
+def _flat(x: jax.Array) -> jax.Array:
+    """[B, N, ...] -> [BN, ...]"""
+    return x.reshape(-1, *x.shape[2:])

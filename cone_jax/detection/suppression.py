@@ -1,0 +1,121 @@
+"""Non-maximum suppression, exact, in static shapes and without a loop over single boxes."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from cone_jax.detection import boxes as box_lib
+
+# Boxes decided at once: the vector units are busy, and a tile against itself stays cheap.
+TILE = 256
+
+
+class _Kept(NamedTuple):
+    """The boxes kept so far, best first, in buffers of the final length."""
+
+    tile: Int[Array, ""]
+    found: Int[Array, ""]
+    place: Int[Array, " M"]
+    boxes: Float[Array, "M 4"]
+    groups: Int[Array, " M"]
+
+
+def nms(
+    boxes: Float[Array, "N 4"],
+    scores: Float[Array, " N"],
+    *,
+    iou_threshold: float,
+    max_outputs: int,
+    groups: Int[Array, " N"] | None = None,
+) -> tuple[Int[Array, " max_outputs"], Bool[Array, " max_outputs"]]:
+    """Keeps boxes greedily by score: each drops those that overlap it by more than the threshold.
+
+    Returns indices into `boxes`, best first, and which of them are valid; invalid ones are 0. Of
+    equal scores the lower index comes first, as in torchvision. A score of -inf (or NaN) marks a
+    box that does not exist. Only boxes of the same group suppress each other, e.g. of one class
+    or one level; comparing groups costs less precision than the usual shift of coordinates.
+
+    Tiles of sorted boxes are decided in turn, until `max_outputs` are found: what earlier tiles
+    kept suppresses first, then the tile is iterated until nothing changes, the greedy result.
+
+    >>> boxes = jnp.array([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.0], [5.0, 5.0, 6.0, 6.0]])
+    >>> index, valid = nms(boxes, jnp.array([0.8, 0.9, 0.5]), iou_threshold=0.5, max_outputs=3)
+    >>> index.tolist(), valid.tolist()
+    ([1, 2, 0], [True, True, False])
+    """
+    number = boxes.shape[0]
+    if number == 0:
+        return jnp.zeros(max_outputs, jnp.int32), jnp.zeros(max_outputs, bool)
+    groups = jnp.zeros(number, jnp.int32) if groups is None else groups.astype(jnp.int32)
+    tile = min(TILE, number)
+    scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores.astype(jnp.float32))
+    scores, order = lax.top_k(scores, number)
+    missing = -number % tile
+    exists = jnp.pad(scores > -jnp.inf, (0, missing))
+    sorted_boxes = jnp.pad(boxes.astype(jnp.float32)[order], ((0, missing), (0, 0)))
+    sorted_groups = jnp.pad(groups[order], (0, missing))
+
+    def unfinished(kept: _Kept) -> Array:
+        start = jnp.minimum(kept.tile * tile, number - 1)
+        return (kept.found < max_outputs) & (kept.tile * tile < number) & exists[start]
+
+    def next_tile(kept: _Kept) -> _Kept:
+        start = kept.tile * tile
+        these = lax.dynamic_slice_in_dim(sorted_boxes, start, tile)
+        group = lax.dynamic_slice_in_dim(sorted_groups, start, tile)
+        alive = lax.dynamic_slice_in_dim(exists, start, tile)
+        filled = jnp.arange(max_outputs) < kept.found
+        hit = _overlaps(these, group, kept.boxes, kept.groups, iou_threshold)
+        alive &= ~jnp.any(hit & filled[None, :], axis=1)
+        alive = _greedy(alive, _overlaps(these, group, these, group, iou_threshold))
+        # What goes beyond the buffers is dropped.
+        target = jnp.where(alive, kept.found + jnp.cumsum(alive) - 1, max_outputs)
+        return _Kept(
+            kept.tile + 1,
+            jnp.minimum(kept.found + jnp.sum(alive), max_outputs),
+            kept.place.at[target].set(start + jnp.arange(tile), mode="drop"),
+            kept.boxes.at[target].set(these, mode="drop"),
+            kept.groups.at[target].set(group, mode="drop"),
+        )
+
+    kept = lax.while_loop(unfinished, next_tile, _nothing(max_outputs))
+    return _indices(kept, order)
+
+
+def _nothing(max_outputs: int) -> _Kept:
+    zero, empty = jnp.zeros((), jnp.int32), jnp.zeros(max_outputs, jnp.int32)
+    return _Kept(zero, zero, empty, jnp.zeros((max_outputs, 4)), empty)
+
+
+def _indices(kept: _Kept, order: Int[Array, " N"]) -> tuple[Array, Array]:
+    valid = jnp.arange(len(kept.place)) < kept.found
+    return jnp.where(valid, order[kept.place], 0), valid
+
+
+def _overlaps(
+    first: Float[Array, "T 4"],
+    first_groups: Int[Array, " T"],
+    second: Float[Array, "M 4"],
+    second_groups: Int[Array, " M"],
+    threshold: float,
+) -> Bool[Array, "T M"]:
+    same = first_groups[:, None] == second_groups[None, :]
+    return same & (box_lib.iou(first, second) > threshold)
+
+
+def _greedy(alive: Bool[Array, " T"], overlap: Bool[Array, "T T"]) -> Bool[Array, " T"]:
+    """The boxes of one tile that no better survivor overlaps.
+
+    The first k boxes are final after k rounds, usually all after three or four.
+    """
+    better = jnp.tril(overlap, k=-1)
+
+    def one_round(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        survivors, _ = state
+        remaining = alive & ~jnp.any(better & survivors[None, :], axis=1)
+        return remaining, jnp.any(remaining != survivors)
+
+    return lax.while_loop(lambda state: state[1], one_round, (alive, jnp.array(True)))[0]

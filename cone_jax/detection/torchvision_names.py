@@ -1,0 +1,164 @@
+"""Weights of torchvision's Mask R-CNN with a feature pyramid, to our variables and back.
+
+Names are those of `maskrcnn_resnet50_fpn` (and of the other ResNets): frozen BatchNorm, two linear
+layers in the box head. torchvision's class 0 is the background, as here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import traverse_util
+
+from cone_jax.detection.settings import Settings
+from cone_jax.errors import UserError
+from cone_jax.models import resnet
+
+Path = tuple[str, ...]
+# Counts batches; nothing here depends on it.
+UNUSED = "num_batches_tracked"
+
+
+class _Entry(NamedTuple):
+    """One array under both names, and the way in either direction."""
+
+    theirs: str
+    ours: Path
+    read: Callable[[np.ndarray], np.ndarray]
+    write: Callable[[np.ndarray], np.ndarray]
+
+
+def from_torchvision(state: Mapping[str, np.ndarray], settings: Settings) -> dict[str, Any]:
+    """torchvision's state dict, as NumPy arrays -> ``{"params": ..., "batch_stats": ...}``."""
+    entries = list(_entries(settings))
+    known = {entry.theirs for entry in entries}
+    unknown = sorted(name for name in state if name not in known and not name.endswith(UNUSED))
+    if unknown:
+        raise UserError(
+            f"weights: {unknown[0]!r} has no place in a {settings.backbone} detector; "
+            "choose the backbone and heads that they were trained with"
+        )
+    flat = {}
+    for entry in entries:
+        if entry.theirs not in state:
+            raise UserError(f"weights: {entry.theirs!r} is missing; give a complete state dict")
+        flat[entry.ours] = entry.read(np.asarray(state[entry.theirs], np.float32))
+    _check_classes(flat, settings)
+    return traverse_util.unflatten_dict(flat)
+
+
+def to_torchvision(variables: Mapping[str, Any], settings: Settings) -> dict[str, np.ndarray]:
+    """The inverse: our variables -> arrays under torchvision's names."""
+    flat = traverse_util.flatten_dict(variables)
+    return {
+        entry.theirs: entry.write(np.asarray(flat[entry.ours], np.float32))
+        for entry in _entries(settings)
+    }
+
+
+def _check_classes(flat: Mapping[Path, np.ndarray], settings: Settings) -> None:
+    found = len(flat[("params", "box_predictor", "logits", "bias")]) - 1
+    if found != settings.num_classes:
+        raise UserError(
+            f"detection.num_classes ({settings.num_classes}) must be {found}, "
+            "the number of classes of the weights"
+        )
+
+
+def _entries(settings: Settings) -> Iterator[_Entry]:
+    fits = settings.neck == "fpn" and settings.head_norm == "none" and settings.masks
+    if not fits or settings.box_head != "linear":
+        raise UserError("torchvision's weights need detection.neck fpn, linear box head, no norms")
+    yield from _backbone(settings)
+    for level in range(4):
+        for theirs, ours in (("inner_blocks", "inner"), ("layer_blocks", "layer")):
+            name = f"backbone.fpn.{theirs}.{level}.0"
+            yield from _convolution(name, ("pyramid", f"{ours}{level}", "conv"))
+    for theirs, ours in (("conv.0.0", "conv"), ("cls_logits", "logits"), ("bbox_pred", "codes")):
+        yield from _convolution(f"rpn.head.{theirs}", ("proposal_head", ours, "conv"))
+    yield from _first_linear(settings)
+    yield from _linear("roi_heads.box_head.fc7", ("box_head", "linear1"))
+    yield from _linear("roi_heads.box_predictor.cls_score", ("box_predictor", "logits"))
+    yield from _linear("roi_heads.box_predictor.bbox_pred", ("box_predictor", "codes"))
+    for index in range(settings.mask_convolutions):
+        name = f"roi_heads.mask_head.{index}.0"
+        yield from _convolution(name, ("mask_head", f"conv{index}", "conv"))
+    # [in, out, 2, 2] <-> [2, 2, in, out]
+    name = "roi_heads.mask_predictor.conv5_mask"
+    yield _transposed(f"{name}.weight", ("mask_head", "doubling", "kernel"), (2, 3, 0, 1))
+    yield _same(f"{name}.bias", ("params", "mask_head", "doubling", "bias"))
+    name = "roi_heads.mask_predictor.mask_fcn_logits"
+    yield from _convolution(name, ("mask_head", "logits", "conv"))
+
+
+def _backbone(settings: Settings) -> Iterator[_Entry]:
+    body = "backbone.body"
+    variant = resnet.VARIANTS[settings.backbone]
+    bottleneck = variant.block is resnet.Bottleneck
+    yield from _conv_norm(body, "conv1", "bn1", ("backbone",), ("conv1", "bn1"))
+    for stage, depth in enumerate(variant.depths, 1):
+        for index in range(depth):
+            theirs, ours = f"{body}.layer{stage}.{index}", ("backbone", f"layer{stage}_{index}")
+            for number in range(1, 4 if bottleneck else 3):
+                pair = (f"conv{number}", f"bn{number}")
+                yield from _conv_norm(theirs, *pair, ours, pair)
+            if index == 0 and (stage > 1 or bottleneck):
+                pair = ("downsample_conv", "downsample_bn")
+                yield from _conv_norm(theirs, "downsample.0", "downsample.1", ours, pair)
+
+
+def _conv_norm(
+    prefix: str, conv: str, norm: str, path: Path, names: tuple[str, str]
+) -> Iterator[_Entry]:
+    yield _transposed(f"{prefix}.{conv}.weight", (*path, names[0], "kernel"), (2, 3, 1, 0))
+    for theirs, collection, ours in (
+        ("weight", "params", "scale"),
+        ("bias", "params", "bias"),
+        ("running_mean", "batch_stats", "mean"),
+        ("running_var", "batch_stats", "var"),
+    ):
+        yield _same(f"{prefix}.{norm}.{theirs}", (collection, *path, names[1], ours))
+
+
+def _convolution(theirs: str, ours: Path) -> Iterator[_Entry]:
+    yield _transposed(f"{theirs}.weight", (*ours, "kernel"), (2, 3, 1, 0))
+    yield _same(f"{theirs}.bias", ("params", *ours, "bias"))
+
+
+def _linear(theirs: str, ours: Path) -> Iterator[_Entry]:
+    yield _transposed(f"{theirs}.weight", (*ours, "kernel"), (1, 0))
+    yield _same(f"{theirs}.bias", ("params", *ours, "bias"))
+
+
+def _first_linear(settings: Settings) -> Iterator[_Entry]:
+    """Pooled features are flattened channels first there, channels last here."""
+    side, channels = settings.box_resolution, settings.pyramid_channels
+
+    def read(weight: np.ndarray) -> np.ndarray:
+        return (
+            weight.reshape(-1, channels, side, side)
+            .transpose(2, 3, 1, 0)
+            .reshape(side * side * channels, -1)
+        )
+
+    def write(kernel: np.ndarray) -> np.ndarray:
+        return (
+            kernel.reshape(side, side, channels, -1)
+            .transpose(3, 2, 0, 1)
+            .reshape(-1, channels * side * side)
+        )
+
+    name = "roi_heads.box_head.fc6"
+    yield _Entry(f"{name}.weight", ("params", "box_head", "linear0", "kernel"), read, write)
+    yield _same(f"{name}.bias", ("params", "box_head", "linear0", "bias"))
+
+
+def _transposed(theirs: str, ours: Path, axes: tuple[int, ...]) -> _Entry:
+    back = tuple(int(axis) for axis in np.argsort(axes))
+    return _Entry(
+        theirs, ("params", *ours), lambda x: x.transpose(axes), lambda x: x.transpose(back)
+    )
+
+
+def _same(theirs: str, ours: Path) -> _Entry:
+    return _Entry(theirs, ours, lambda x: x, lambda x: x)
