@@ -46,7 +46,7 @@ class NetworkAndBank(NamedTuple):
     def embed(self, images: np.ndarray) -> np.ndarray:
         """Unit-norm embeddings [n, D] that can be compared with the bank."""
         batches = self._batches(images)
-        rows = inference.infer(self.run.learner, self.query_variables, batches, _embedding)
+        rows = inference.infer(self.run.learner, self.query_variables, batches, _said)
         return np.asarray(losses.normalise(jnp.asarray(rows["embedding"])))
 
     def _batches(self, images: np.ndarray) -> Iterator[Rows]:
@@ -54,12 +54,9 @@ class NetworkAndBank(NamedTuple):
 
 
 def _said(out: EncoderOutput, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    said = {"features": out.features, "logits": out.logits}
-    return said | {name: rows for name, rows in batch.items() if name in ("label", "id")}
-
-
-def _embedding(out: EncoderOutput, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    return {"embedding": out.embedding}
+    """All that any use takes, so that they share one program."""
+    said = {"features": out.features, "embedding": out.embedding, "logits": out.logits}
+    return said | {name: batch[name] for name in ("label", "id")}
 
 
 class NeighbourSheet(NamedTuple):

@@ -24,8 +24,9 @@ Rows = dict[str, np.ndarray]
 # name. A function of a module: it is part of what identifies a compiled program.
 Readout = Callable[..., dict[str, jax.Array]]
 
-# What the devices see of a host batch; only the pictures have to be there.
-_COLUMNS = ("image", "label", "id", "mask")
+# What the devices see of a host batch, and what stands for a column that it lacks: with the same
+# columns in every batch, all uses of a readout share one program.
+_ABSENT = {"label": np.int32(-1), "id": np.int32(-1), "mask": np.bool_(True)}
 
 
 class Network(Protocol):
@@ -79,8 +80,9 @@ def infer_batches(
     """
     computed = None
     for batch in batches:
-        columns = {name: batch[name] for name in _COLUMNS if name in batch}
-        columns.setdefault("mask", np.ones(len(batch["image"]), bool))
+        images = batch["image"]
+        columns = {name: np.full(len(images), value) for name, value in _ABSENT.items()}
+        columns |= {name: batch[name] for name in ("image", *_ABSENT) if name in batch}
         before, computed = (
             computed,
             _forward(
