@@ -129,6 +129,21 @@ def test_what_writes_files_computes_nothing_on_a_device():
             assert not {name for name in found if name.startswith("jax.")}, module
 
 
+def test_few_modules_stand_beside_the_packages():
+    assert len(list(PACKAGE.glob("*.py"))) <= 13
+
+
+def test_a_small_file_has_several_importers_or_joins_its_neighbour():
+    importers: dict[str, set[str]] = {module: set() for module in MODULES}
+    for module, path in MODULES.items():
+        for known in known_modules(path):
+            importers[known].add(module)
+    for module, path in MODULES.items():
+        exempt = part(module) in ("modes", "objectives") or path.name == "__init__.py"
+        if not exempt and len(path.read_text(encoding="utf-8").splitlines()) < 40:
+            assert len(importers[module]) != 1, f"{module} is for {importers[module]} alone"
+
+
 def test_files_have_at_most_400_lines():
     for path in (*sources(*TREES), ROOT / "main.py"):
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path

@@ -130,10 +130,8 @@ class Run:
 
     def train_stream(self, start: int, report: Report) -> Iterator[dict[str, jax.Array]]:
         """Training batches on the devices, from step `start` of the run on."""
-        length = self.last_step - self.first_step
-        batches = datasets.train_batches(self.config, self.dataset.train, length, self.share)
         tally = DamageTally(self.dataset.train, self.config.data.damaged_limit, report, self.share)
-        for batch in self._read(batches, start - self.first_step):
+        for batch in self._read(self._train_batches, start - self.first_step):
             tally.add(batch.pop("damaged"))
             yield sharding.to_devices(self.mesh, batch)
 
@@ -143,9 +141,14 @@ class Run:
         The same pixels as in training, whatever the number of processes there.
         """
         stage = self.stage_at(step)
-        length = stage.last_step - stage.first_step
-        batches = datasets.train_batches(stage.config, self.dataset.train, length)
-        return batches[step - 1 - stage.first_step]
+        whole = dataclasses.replace(stage._train_batches, share=Share())
+        return whole[step - 1 - stage.first_step]
+
+    @functools.cached_property
+    def _train_batches(self) -> pipeline.TrainBatches:
+        """This process's share of every batch of this stage."""
+        length = self.last_step - self.first_step
+        return datasets.train_batches(self.config, self.dataset.train, length, self.share)
 
     def require_classifier(self, step: int) -> None:
         """`UserError` where the checkpoint at `step` has no trained classifier."""
@@ -196,7 +199,7 @@ class Run:
     def _check_image_size(self) -> None:
         """Finds out before training whether the transforms give what the model expects."""
         size = self.config.data.image_size
-        batches = datasets.train_batches(self.config, self.dataset.train, 1, Share())
+        batches = self._train_batches
         sample = batches.sample(batches.order[0])["image"]
         if sample.shape[-3:] != (size, size, 3):
             height, width, _ = sample.shape[-3:]
