@@ -6,7 +6,9 @@ prints the line and exits with code 2 or 1; library callers may catch either.
 """
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -23,6 +25,21 @@ def closest(name: str, valid: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     listing = f"Valid: {', '.join(options)}"
     return f"did you mean {near[0]!r}? {listing}" if near else listing
+
+
+def optional_module(name: str, extra: str) -> Any:
+    """A module of a package that only `extra` of this distribution installs.
+
+    >>> optional_module("no_such_package.part", "detection")
+    Traceback (most recent call last):
+        ...
+    cone_jax.errors.UserError: no_such_package is not installed; pip install "cone-jax[detection]"
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise UserError(f'{package} is not installed; pip install "cone-jax[{extra}]"') from error
 
 
 class Interrupted(Exception):  # noqa: N818 - a request that was met, no error

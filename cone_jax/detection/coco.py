@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from cone_jax.detection import pasting, transforms
-from cone_jax.errors import UserError
+from cone_jax.errors import UserError, optional_module
 
 Segmentation = list[list[float]] | dict[str, Any] | None
 
@@ -117,7 +117,7 @@ def decode_mask(segmentation: Segmentation, size: tuple[int, int]) -> np.ndarray
     >>> decode_mask([[0, 0, 2, 0, 2, 1, 0, 1]], (2, 3)).astype(int).tolist()
     [[1, 1, 0], [0, 0, 0]]
     """
-    from pycocotools import mask as coco_mask
+    coco_mask = optional_module("pycocotools.mask", "detection")
 
     if isinstance(segmentation, dict):
         counts = segmentation["counts"]

@@ -10,6 +10,7 @@ import numpy as np
 
 from cone_jax.detection import pasting
 from cone_jax.detection.batch import Detections
+from cone_jax.errors import optional_module
 
 Kind = Literal["bbox", "segm"]
 SUMMARY = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
@@ -75,7 +76,7 @@ def evaluate(
     `image_ids` limits the judgement to these images; by default all of the file count. Missing
     areas are those of the boxes.
     """
-    from pycocotools.cocoeval import COCOeval
+    cocoeval = optional_module("pycocotools.cocoeval", "detection")
 
     with contextlib.redirect_stdout(io.StringIO()):
         reference = _index(_completed(truth))
@@ -88,7 +89,7 @@ def evaluate(
             predicted = reference.loadRes(entries)
         else:
             predicted = _index({**truth, "annotations": []})
-        judge = COCOeval(reference, predicted, kind)
+        judge = cocoeval.COCOeval(reference, predicted, kind)
         if image_ids is not None:
             judge.params.imgIds = sorted(set(image_ids))
         judge.evaluate()
@@ -118,9 +119,9 @@ def _completed(truth: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _index(content: Mapping[str, Any]) -> Any:
-    from pycocotools.coco import COCO
+    coco_api = optional_module("pycocotools.coco", "detection")
 
-    indexed = COCO()
+    indexed = coco_api.COCO()
     # loadRes copies these two, which own data often lack.
     indexed.dataset = {"info": {}, "licenses": [], **content}
     indexed.createIndex()

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from cone_jax.errors import optional_module
+
 
 def paste_mask(
     mask: np.ndarray, box: np.ndarray, size: tuple[int, int], *, threshold: float | None = 0.5
@@ -52,7 +54,7 @@ def encode_mask(mask: np.ndarray) -> dict[str, Any]:
     >>> encode_mask(np.array([[False, True], [False, True]]))
     {'size': [2, 2], 'counts': '22'}
     """
-    from pycocotools import mask as coco_mask
+    coco_mask = optional_module("pycocotools.mask", "detection")
 
     code = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
     return {"size": [int(side) for side in code["size"]], "counts": code["counts"].decode()}
