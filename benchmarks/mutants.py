@@ -144,13 +144,13 @@ MUTANTS = (
         "training/test_optimizers.py",
     ),
     Mutant(
-        "training/interruption.py",
+        "training/faults.py",
         "elif now - first > SAME_REQUEST:",
         "elif now < first:",
         "training/test_interruption.py",
     ),
     Mutant(
-        "training/nonfinite.py",
+        "training/faults.py",
         "if not flags.all():",
         "if not flags.any():",
         "training/test_nonfinite.py",

@@ -33,7 +33,7 @@ from jax.sharding import NamedSharding
 
 from cone_jax import config as config_lib
 from cone_jax import sharding, training
-from cone_jax.training import learner as learners
+from cone_jax.training import train_state
 from cone_jax.training.train_state import abstract_state
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -76,7 +76,7 @@ def compile_for(devices: int, arguments: argparse.Namespace) -> Compiled:
     config.bank.sharding = arguments.sharding
     mesh = sharding.make_mesh(jax.devices()[:devices])
     # The arithmetic of an accelerator, on the virtual devices of a CPU.
-    learner = learners.build(
+    learner = train_state.build_learner(
         config, num_classes=arguments.classes, steps_per_epoch=1000, mesh=mesh, platform="tpu"
     )
     state = abstract_state(learner)

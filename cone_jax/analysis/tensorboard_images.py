@@ -4,6 +4,8 @@ At the first evaluation the augmented training samples, at each one a few test p
 their nearest neighbours in the bank. It costs one pass over a handful of pictures.
 """
 
+import dataclasses
+
 import jax
 import numpy as np
 
@@ -19,6 +21,7 @@ _SAMPLES = 36
 _QUERIES, _NEIGHBOURS = 8, 8
 
 
+@dataclasses.dataclass
 class TensorboardImages:
     """Given to `training.train`, which calls it after every evaluation.
 
@@ -26,12 +29,11 @@ class TensorboardImages:
     first one draws, from its own copy of the state.
     """
 
-    def __init__(self) -> None:
-        self._samples_shown = False
-        self._works = distributed.is_primary()
+    _samples_shown: bool = False
+    _works: bool = True
 
     def __call__(self, run: Run, step: int, state: TrainState, writer: MetricWriter) -> None:
-        if not self._works:
+        if not self._works or not distributed.is_primary():
             return
         try:
             self._write(run, step, state, writer)

@@ -1,10 +1,11 @@
-"""The config of a run, and of each of its stages.
+"""The config of a run: its defaults, its options, its stages, and whether its sections fit.
 
 A recipe in `configs/` starts from `default()`, changes what it needs and returns the result locked,
 so that a misspelt field is an error. Fields are declared in `cone_jax/settings/` and, those of a
-method, in its file in `cone_jax/objectives/`. Defaults follow the released code (preset
-``official``); where the paper's text differs, `apply_preset(config, "paper")` sets its value. The
-points that neither settles are listed with their fields in docs/recipes.md.
+method, in its file in `cone_jax/objectives/`; each section checks by itself what its fields may be.
+Defaults follow the released code (preset ``official``); where the paper's text differs,
+`apply_preset(config, "paper")` sets its value. The points that neither settles are listed with
+their fields in docs/recipes.md.
 
 Most methods train network and classifier at once: one stage. A method whose loss trains no
 classifier (SimCLR, SupCon, ...) is followed by a linear stage: the backbone is frozen as it stands,
@@ -12,11 +13,15 @@ projection head and predictor are dropped, and a new linear classifier is traine
 features. That stage is training like any other, with objective ``linear``.
 """
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from cone_jax import objectives
+from cone_jax.errors import UserError, closest
+from cone_jax.evaluation import registry
 from cone_jax.settings import Settings
 
 
@@ -67,3 +72,175 @@ def _linear_stage(config: ConfigDict) -> ConfigDict:
     stage.average.decay = 0.0
     stage.accumulate = 1  # a frozen network needs little memory
     return stage.lock()
+
+
+PRESETS = ("official", "paper")
+
+Option = Callable[[ConfigDict], object]
+
+
+def apply_preset(config: ConfigDict, preset: str) -> ConfigDict:
+    """Sets every field on which the paper's text and its released code disagree.
+
+    Learning-rate warm-up is not among them: its length belongs to the recipe.
+    """
+    if preset not in PRESETS:
+        raise UserError(f"preset ({preset!r}) is unknown; {closest(preset, PRESETS)}")
+    paper = preset == "paper"
+    cone = config.objective.cone
+    cone.min_positive_prob = 0.0 if paper else 1e-8
+    cone.conf_mask_eps = 0.0 if paper else 1e-8
+    cone.start_epochs = 0 if paper else 1
+    config.model.classifier = "cosine" if paper else "linear"
+    config.model.classifier_bias = not paper
+    config.ema.schedule = "cosine_to_one" if paper else "official_auto"
+    config.ema.order = "after_update" if paper else "before_forward"
+    config.schedule.unit = "step" if paper else "epoch"
+    config.schedule.floor = 0.0 if paper else 1e-3
+    return config
+
+
+def apply_options(
+    config: ConfigDict,
+    options: str,
+    recipe_options: Mapping[str, Option] | None = None,
+) -> ConfigDict:
+    """Applies what follows the colon in ``--config=configs/x.py:a,b`` and locks the config.
+
+    Every recipe understands the names of the objectives, which replace CoNe in the same recipe,
+    CoNe's variants and the presets; `recipe_options` are its own, and replace a common option
+    of the same name. They take effect in this order, whatever the order they are given in:
+    objectives, variants, the recipe's own as it lists them, presets.
+    """
+    recipe_options = recipe_options or {}
+    methods = {name: functools.partial(use_objective, name=name) for name in objectives.names()}
+    common: dict[str, Option] = {**methods, **VARIANTS}
+    known: dict[str, Option] = {
+        **{name: option for name, option in common.items() if name not in recipe_options},
+        **recipe_options,
+        **{preset: functools.partial(apply_preset, preset=preset) for preset in PRESETS},
+    }
+    chosen = {part.strip() for part in options.split(",")} - {""}
+    unknown = sorted(chosen - known.keys())
+    if unknown:
+        raise UserError(f"config option ({unknown[0]!r}) is unknown; {closest(unknown[0], known)}")
+    for name, option in known.items():
+        if name in chosen:
+            option(config)
+    return config.lock()
+
+
+def use_objective(config: ConfigDict, name: str) -> None:
+    """Chooses the method, and what it cannot do without: views, heads, a classifier's form."""
+    config.objective.name = name
+    needs = objectives.chosen(config.objective).needs
+    config.data.views = 1 if needs.views == "any" else 2
+    config.model.projection = needs.embedding
+    config.model.predictor = needs.predictor
+    config.model.classifier_bias = not needs.class_centres
+    config.model.classifier_input = needs.classifier_sees
+    if needs.bank_first:
+        config.bank.exclude_self = False
+
+
+def _set_cone(config: ConfigDict, **fields: Any) -> None:
+    config.objective.cone.update(fields)
+
+
+def _contrastive_view(config: ConfigDict) -> None:
+    config.objective.cone.contrastive_view = "key"
+    config.data.views = 2
+
+
+def _two_views(config: ConfigDict) -> None:
+    config.objective.cone.views = "rows"
+    config.data.views = 2
+
+
+def _add_projection(config: ConfigDict) -> None:
+    config.model.projection = True
+
+
+def _add_cross_entropy(config: ConfigDict) -> None:
+    """Cross-entropy beside CMSF or NNCLR, on CoNe's frame: one view, its bank and key."""
+    config.objective.cmsf.ce_weight = 1.0
+    config.objective.nnclr.ce_weight = 1.0
+    config.objective.nnclr.lookup = "key"
+    config.data.views = 1
+
+
+# What the paper's ablations change, for any recipe.
+VARIANTS: dict[str, Option] = {
+    "no_dc": functools.partial(_set_cone, dc_weight=0.0),
+    "no_contrast": functools.partial(_set_cone, sup_weight=0.0),
+    "sup_out": functools.partial(_set_cone, contrast="sup_out"),
+    "contrastive_view": _contrastive_view,
+    "two_views": _two_views,
+    "projection": _add_projection,
+    "with_ce": _add_cross_entropy,
+}
+
+
+def validate(config: ConfigDict) -> None:
+    """Raises `UserError` for the first field that cannot work."""
+    settings, objective = Settings.read(config), objectives.chosen(config.objective)
+    _check_needs(settings, objective)
+    stages = [(objective.needs, settings.average.decay > 0)]
+    if not objective.needs.classifier:
+        linear = objectives.create("linear", config.objective.linear)
+        stages.append((linear.needs, False))
+    registry.check(config, stages)
+
+
+def _check_needs(settings: Settings, objective: objectives.Objective) -> None:
+    """What the method asks for, the rest of the config must give."""
+    needs, name, model = objective.needs, settings.objective.name, settings.model
+    if needs.views != "any" and settings.data.views != 2:
+        raise UserError(
+            f"data.views ({settings.data.views}) must be 2 for {name}, which compares two views"
+        )
+    if needs.predictor and not (model.predictor and model.projection):
+        raise UserError(
+            f"model.predictor ({model.predictor}) and model.projection ({model.projection}) must "
+            f"both be True for {name}"
+        )
+    if needs.class_centres and (model.classifier_bias or model.classifier != "linear"):
+        raise UserError(
+            f"model.classifier ({model.classifier!r}) must be 'linear' and model.classifier_bias "
+            f"({model.classifier_bias}) False for {name}, whose margin is an angle"
+        )
+    if settings.mixing.on and not needs.mixed_labels:
+        raise UserError(
+            f"mixing.mixup_alpha ({settings.mixing.mixup_alpha}) and mixing.cutmix_alpha "
+            f"({settings.mixing.cutmix_alpha}) must be 0 for {name}, which takes one label per "
+            "image"
+        )
+    if settings.accumulate > 1 and (needs.whole_batch or needs.bank_first):
+        raise UserError(
+            f"accumulate ({settings.accumulate}) must be 1 for {name}, which needs the whole batch "
+            "at once"
+        )
+    if needs.bank:
+        _check_bank(settings, objective)
+
+
+def _check_bank(settings: Settings, objective: objectives.Objective) -> None:
+    needs, name = objective.needs, settings.objective.name
+    rows = settings.batch_size * (2 if needs.views == "rows" and needs.key else 1)
+    if settings.bank.size < rows:
+        each = " of two rows each" if rows > settings.batch_size else ""
+        raise UserError(
+            f"bank.size ({settings.bank.size}) must be at least the global batch "
+            f"({settings.batch_size}{each})"
+        )
+    neighbours = getattr(objective, "neighbours", 0)
+    if neighbours > settings.bank.size:
+        raise UserError(
+            f"objective.{name}.neighbours ({neighbours}) must be at most bank.size "
+            f"({settings.bank.size})"
+        )
+    if needs.bank_first and settings.bank.exclude_self:
+        raise UserError(
+            f"bank.exclude_self (True) must be False for {name} with these settings: a sample's "
+            "own key is meant to be among its neighbours"
+        )

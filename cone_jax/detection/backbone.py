@@ -11,8 +11,7 @@ from jax import lax
 
 from cone_jax.detection.settings import Settings
 from cone_jax.models import resnet
-from cone_jax.models.batch_norm import BatchNorm
-from cone_jax.models.layers import Initializer, Layers
+from cone_jax.models.layers import BatchNorm, Initializer, Layers
 
 STEM, RES5 = 0, 4
 

@@ -1,9 +1,18 @@
 """Architectures: one file per family, and the encoder they all become part of."""
 
 from cone_jax.models.cost import abstract_variables, multiply_accumulates, parameters
-from cone_jax.models.encoder import Classifier, Encoder, EncoderOutput, ModelSpec, Projection
 from cone_jax.models.layers import ANY_PLATFORM
-from cone_jax.models.registry import build, create, from_settings, names
+from cone_jax.models.registry import (
+    Classifier,
+    Encoder,
+    EncoderOutput,
+    ModelSpec,
+    Projection,
+    build,
+    create,
+    from_settings,
+    names,
+)
 
 __all__ = [
     "ANY_PLATFORM",

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from cone_jax.models.encoder import Encoder
 from cone_jax.models.layers import ANY_PLATFORM
-from cone_jax.models.registry import build
+from cone_jax.models.registry import Encoder, build
 
 
 def abstract_variables(encoder: Encoder, image_size: int) -> Any:

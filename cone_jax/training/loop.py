@@ -16,8 +16,7 @@ from cone_jax.errors import Interrupted, UserError
 from cone_jax.evaluation import registry
 from cone_jax.evaluation.evaluator import Evaluator
 from cone_jax.training import pretrained, profiling
-from cone_jax.training.interruption import Interruption
-from cone_jax.training.nonfinite import NonfiniteGuard
+from cone_jax.training.faults import Interruption, NonfiniteGuard
 from cone_jax.training.profiling import Profile
 from cone_jax.training.run import Run
 from cone_jax.training.train_log import ProgressDisplay, TrainLog

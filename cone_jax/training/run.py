@@ -19,9 +19,8 @@ from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
 from cone_jax.evaluation.evaluator import Evaluator
-from cone_jax.training import learner as learners
-from cone_jax.training.learner import Learner
-from cone_jax.training.train_state import TrainState, abstract_state, create_state
+from cone_jax.training import train_state
+from cone_jax.training.train_state import Learner, TrainState, abstract_state, create_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Run:
         prior = datasets.class_shares(dataset.train) if needs.class_prior else None
 
         def stage(config: ConfigDict, first_step: int) -> Run:
-            learner = learners.build(
+            learner = train_state.build_learner(
                 config,
                 num_classes=dataset.num_classes,
                 steps_per_epoch=datasets.train_order(config, len(dataset.train)).steps_per_epoch,

@@ -18,8 +18,7 @@ from cone_jax.data import on_device
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
 from cone_jax.objectives import Activation, ClassCentres, Metrics, MixedLabels, Needs, StepInputs
-from cone_jax.training.learner import Learner
-from cone_jax.training.train_state import TrainState, Tree, shardings, trainable
+from cone_jax.training.train_state import Learner, TrainState, Tree, shardings, trainable
 
 Batch = dict[str, jax.Array]
 

@@ -8,7 +8,7 @@ from cone_jax.data import datasets
 from cone_jax.errors import UserError
 from cone_jax.recipes import cifar, folder, imagenet, imagenet_baselines, imagenet_light
 from cone_jax.sharding import make_mesh
-from cone_jax.training import learner
+from cone_jax.training import train_state
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from cone_jax.training import learner
     ],
 )
 def test_published_learning_rates(recipe, options, steps_per_epoch, rates):
-    built = learner.build(
+    built = train_state.build_learner(
         recipe.get_config(options),
         num_classes=10,
         steps_per_epoch=steps_per_epoch,

@@ -23,7 +23,7 @@ from cone_jax.recipes import (
     imagenet_light,
     transfer,
 )
-from cone_jax.training import learner as learners
+from cone_jax.training import optimizers, train_state
 from tests.configs.published_recipes import FIELDS, RECIPES
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet2012": 1000}
 def check(config, expected, where):
     for name, value in expected.items():
         if name == "lr":
-            peak = learners.optimizers.peak_learning_rate(config.optimizer, config.batch_size)
+            peak = optimizers.peak_learning_rate(config.optimizer, config.batch_size)
             assert peak == pytest.approx(value), f"{where} learning rate"
             continue
         found = get_field(config, FIELDS.get(name, name))
@@ -64,7 +64,7 @@ def abstract_steps(config, num_classes, num_images):
     for stage in stage_configs(config):
         steps_per_epoch = datasets.train_order(stage, num_images).steps_per_epoch
         prior = (1 / num_classes,) * num_classes
-        learner = learners.build(
+        learner = train_state.build_learner(
             stage,
             num_classes=num_classes,
             steps_per_epoch=steps_per_epoch,
@@ -193,11 +193,11 @@ def test_every_method_fits_every_recipe(module, name):
 def test_linear_stages_follow_their_schedules():
     mesh = sharding.make_mesh(jax.devices()[:1])
     stage = stage_configs(cifar.get_config("100,supcon"))[1]
-    learner = learners.build(stage, num_classes=100, steps_per_epoch=97, mesh=mesh)
+    learner = train_state.build_learner(stage, num_classes=100, steps_per_epoch=97, mesh=mesh)
     rates = [float(learner.learning_rate(epoch * 97)) for epoch in (0, 59, 60, 75, 90)]
     assert rates == pytest.approx([5.0, 5.0, 1.0, 0.2, 0.04])
     stage = stage_configs(imagenet_baselines.get_config("supcon"))[1]
-    learner = learners.build(stage, num_classes=1000, steps_per_epoch=208, mesh=mesh)
+    learner = train_state.build_learner(stage, num_classes=1000, steps_per_epoch=208, mesh=mesh)
     rates = [float(learner.learning_rate(step)) for step in (0, 103, 104, 208)]
     assert rates == pytest.approx([1.2, 1.2, 1.2 * 0.97, 1.2 * 0.97**2])
 
@@ -205,6 +205,8 @@ def test_linear_stages_follow_their_schedules():
 def test_the_averaged_model_of_the_timm_recipe_is_torchvisions():
     mesh = sharding.make_mesh(jax.devices()[:1])
     config = imagenet.get_config("resnet50,timm")
-    averaging = learners.build(config, num_classes=10, steps_per_epoch=1251, mesh=mesh).averaging
+    averaging = train_state.build_learner(
+        config, num_classes=10, steps_per_epoch=1251, mesh=mesh
+    ).averaging
     assert averaging.decay == pytest.approx(0.998128, abs=1e-6)
     assert (averaging.every, averaging.copy_steps) == (32, 5 * 1251)

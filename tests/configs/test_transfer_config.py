@@ -8,7 +8,7 @@ from cone_jax import config as config_lib
 from cone_jax.data import transforms
 from cone_jax.recipes import transfer
 from cone_jax.sharding import make_mesh
-from cone_jax.training import learner
+from cone_jax.training import train_state
 
 # TFDS name, parts of the grid, part of the last run, test part, metric: typed from the protocol.
 SETS = {
@@ -57,7 +57,7 @@ def test_the_protocol():
     assert not config.model.projection
     assert transforms.parse(config.data.test_transforms).output_size() == (224, 224)
     assert config.data.test_transforms[0].startswith("resize(256")
-    built = learner.build(
+    built = train_state.build_learner(
         config, num_classes=47, steps_per_epoch=7, mesh=make_mesh(jax.devices()[:1])
     )
     peak = config.optimizer.learning_rate

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from cone_jax import sharding
 from cone_jax.errors import UserError
-from cone_jax.models.batch_norm import BatchNorm
-from cone_jax.models.layers import Layers
+from cone_jax.models.layers import BatchNorm, Layers
 
 pytestmark = pytest.mark.optimised
 

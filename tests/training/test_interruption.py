@@ -18,8 +18,8 @@ from cone_jax import training
 from cone_jax.errors import Interrupted
 from cone_jax.evaluation.classification import Classification
 from cone_jax.modes import MODES
-from cone_jax.training import interruption, loop
-from cone_jax.training.interruption import SAME_REQUEST, Interruption
+from cone_jax.training import faults, loop
+from cone_jax.training.faults import SAME_REQUEST, Interruption
 from cone_jax.workdir.metrics import METRICS_FILE, read_records
 
 ROOT = Path(__file__).parent.parent.parent
@@ -62,7 +62,7 @@ def test_second_signal_exits_at_once():
     """Also while Python waits for C, as it does for the compiler and for a device."""
     program = (
         "import hashlib\n"
-        "from cone_jax.training.interruption import Interruption\n"
+        "from cone_jax.training.faults import Interruption\n"
         "with Interruption():\n"
         "    print('ready', flush=True)\n"
         "    hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)  # many minutes\n"
@@ -101,14 +101,14 @@ def test_with_several_processes_jax_is_told_of_either_signal(monkeypatch, number
         told.set()
 
     address = ctypes.cast(service, ctypes.c_void_p).value
-    original = interruption._set_native_handler(signal.SIGTERM, address)
+    original = faults._set_native_handler(signal.SIGTERM, address)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     try:
         with Interruption():
             os.kill(os.getpid(), number)
             assert told.wait(timeout=20)
     finally:
-        assert interruption._set_native_handler(signal.SIGTERM, original) == address
+        assert faults._set_native_handler(signal.SIGTERM, original) == address
 
 
 def test_a_signal_in_an_evaluation_waits_for_its_scores(quick_config, tmp_path, monkeypatch):

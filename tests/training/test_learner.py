@@ -8,7 +8,7 @@ import pytest
 
 from cone_jax import sharding, training
 from cone_jax.errors import UserError
-from cone_jax.training import learner as learners
+from cone_jax.training import train_state
 from cone_jax.training.run import Run
 
 
@@ -26,18 +26,18 @@ def test_a_run_that_is_opened_again_does_not_compile_again(separable_config):
 
 def test_learners_differ_where_anything_about_them_does(quick_config):
     lengths = {"num_classes": 10, "steps_per_epoch": 5, "mesh": sharding.make_mesh()}
-    learner = learners.build(quick_config, **lengths)
-    assert learner == learners.build(quick_config, **lengths)
-    assert hash(learner) == hash(learners.build(quick_config, **lengths))
+    learner = train_state.build_learner(quick_config, **lengths)
+    assert learner == train_state.build_learner(quick_config, **lengths)
+    assert hash(learner) == hash(train_state.build_learner(quick_config, **lengths))
     others = [
         dataclasses.replace(learner, first_step=1),
         dataclasses.replace(learner, mesh=sharding.make_mesh(jax.devices()[:1])),
-        learners.build(quick_config, **{**lengths, "num_classes": 11}),
+        train_state.build_learner(quick_config, **{**lengths, "num_classes": 11}),
     ]
     quick_config.objective.cone.sup_weight = 0.1
-    others.append(learners.build(quick_config, **lengths))
+    others.append(train_state.build_learner(quick_config, **lengths))
     quick_config.optimizer.weight_decay = 0.5
-    others.append(learners.build(quick_config, **lengths))
+    others.append(train_state.build_learner(quick_config, **lengths))
     assert len({learner, *others}) == 1 + len(others)
 
 

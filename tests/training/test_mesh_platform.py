@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from cone_jax import sharding, training
-from cone_jax.training import learner, profiling
+from cone_jax.training import profiling, train_state
 from cone_jax.training.train_state import abstract_state
 
 
@@ -40,7 +40,7 @@ def mesh_of(platform: str, devices: int = 2) -> Mesh:
 
 
 def trace_step(config, mesh):
-    made = learner.build(config, num_classes=10, steps_per_epoch=4, mesh=mesh)
+    made = train_state.build_learner(config, num_classes=10, steps_per_epoch=4, mesh=mesh)
     state = abstract_state(made)
     size = config.data.image_size
 
@@ -64,8 +64,8 @@ def test_a_mesh_knows_its_platform():
 @pytest.mark.parametrize("platform", ["tpu", "gpu"])
 def test_the_network_is_made_for_the_mesh(tiny_config, platform):
     arguments = {"num_classes": 10, "steps_per_epoch": 4}
-    there = learner.build(tiny_config, mesh=mesh_of(platform), **arguments)
-    here = learner.build(tiny_config, mesh=sharding.make_mesh(), **arguments)
+    there = train_state.build_learner(tiny_config, mesh=mesh_of(platform), **arguments)
+    here = train_state.build_learner(tiny_config, mesh=sharding.make_mesh(), **arguments)
     assert there.encoder.make.platform == platform
     assert here.encoder.make.platform == "cpu"
     assert there.encoder.spec == here.encoder.spec

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cone_jax.data.transforms import arguments, magnitudes, raster
+from cone_jax import spec_strings
+from cone_jax.data import decode
+from cone_jax.data.decode import Raster
+from cone_jax.data.transforms import magnitudes
 from cone_jax.data.transforms.occlusion import erase_square
 from cone_jax.data.transforms.pixel_ops import PIXEL_OPS
-from cone_jax.data.transforms.raster import Raster
 from cone_jax.data.transforms.transform import Transform
 
 _POLICY_FILE = pathlib.Path(__file__).with_name("auto_augment_policies.csv")
@@ -53,16 +55,16 @@ class AutoAugment(Transform):
     fill: int | tuple[int, int, int] = 128
 
     def __post_init__(self) -> None:
-        arguments.choice("policy", self.policy, _POLICIES)
-        arguments.colour("fill", self.fill)
+        spec_strings.choice("policy", self.policy, _POLICIES)
+        spec_strings.colour("fill", self.fill)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
         table = policy_table(self.policy)
-        fill = arguments.colour("fill", self.fill)
+        fill = spec_strings.colour("fill", self.fill)
         for op, probability, magnitude in table[int(rng.random() * len(table))]:
             if rng.random() >= probability:
                 continue
-            image = raster.as_pil(image)
+            image = decode.as_pil(image)
             if self.policy == "v0":
                 argument = magnitudes.from_level(
                     op, magnitude, image.size, rng, translate_pixels=_V0_TRANSLATE_PIXELS
@@ -112,18 +114,18 @@ class RandAugment(Transform):
     fill: int | tuple[int, int, int] = 128
 
     def __post_init__(self) -> None:
-        arguments.choice("form", self.form, _FORMS)
-        arguments.integer("n", self.n, low=0)
-        arguments.integer("bins", self.bins, low=2)
+        spec_strings.choice("form", self.form, _FORMS)
+        spec_strings.integer("n", self.n, low=0)
+        spec_strings.integer("bins", self.bins, low=2)
         if self.form == "torchvision":
-            arguments.integer("m", self.m, low=0)
-            arguments.number("m", self.m, 0, self.bins - 1)
+            spec_strings.integer("m", self.m, low=0)
+            spec_strings.number("m", self.m, 0, self.bins - 1)
         else:
-            arguments.number("m", self.m, 0)
-        arguments.number("std", self.std, 0)
+            spec_strings.number("m", self.m, 0)
+        spec_strings.number("std", self.std, 0)
         if self.increasing not in (True, False) or (self.increasing and self.form != "timm"):
             raise ValueError("increasing must be True or False, and True only with form='timm'")
-        arguments.colour("fill", self.fill)
+        spec_strings.colour("fill", self.fill)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
         ops = _FORMS[self.form]
@@ -134,11 +136,11 @@ class RandAugment(Transform):
         return image
 
     def _apply(self, op: str, image: Raster, rng: np.random.Generator) -> Raster:
-        fill = arguments.colour("fill", self.fill)
+        fill = spec_strings.colour("fill", self.fill)
         if op == "Cutout":
             half_side = int(_TF_CUTOUT_HALF_SIDE * self._level(rng) / magnitudes.MAX_LEVEL)
             return erase_square(image, half_side, fill, rng)
-        image = raster.as_pil(image)
+        image = decode.as_pil(image)
         if self.form == "torchvision":
             argument = magnitudes.from_bin(op, int(self.m), self.bins, image.size, rng)
         else:

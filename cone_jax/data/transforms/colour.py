@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 from PIL import Image, ImageFilter
 
-from cone_jax.data.transforms import arguments, pixel_ops, raster
-from cone_jax.data.transforms.raster import Raster
+from cone_jax import spec_strings
+from cone_jax.data import decode
+from cone_jax.data.decode import Raster
+from cone_jax.data.transforms import pixel_ops
 from cone_jax.data.transforms.transform import Transform
 
 
@@ -25,16 +27,16 @@ class ColourJitter(Transform):
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        arguments.number("brightness", self.brightness, 0)
-        arguments.number("contrast", self.contrast, 0)
-        arguments.number("saturation", self.saturation, 0)
-        arguments.number("hue", self.hue, 0, 0.5)
-        arguments.number("p", self.p, 0, 1)
+        spec_strings.number("brightness", self.brightness, 0)
+        spec_strings.number("contrast", self.contrast, 0)
+        spec_strings.number("saturation", self.saturation, 0)
+        spec_strings.number("hue", self.hue, 0, 0.5)
+        spec_strings.number("p", self.p, 0, 1)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
         if rng.random() >= self.p:
             return image
-        image = raster.as_pil(image)
+        image = decode.as_pil(image)
         blends = (
             (pixel_ops.brightness, self.brightness),
             (pixel_ops.contrast, self.contrast),
@@ -67,12 +69,12 @@ class Grey(Transform):
     p: float = 0.2
 
     def __post_init__(self) -> None:
-        arguments.number("p", self.p, 0, 1)
+        spec_strings.number("p", self.p, 0, 1)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
         if rng.random() >= self.p:
             return image
-        return raster.as_pil(image).convert("L").convert("RGB")
+        return decode.as_pil(image).convert("L").convert("RGB")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +89,10 @@ class Blur(Transform):
     sigma: tuple[float, float] = (0.1, 2.0)
 
     def __post_init__(self) -> None:
-        arguments.number("p", self.p, 0, 1)
-        arguments.interval("sigma", self.sigma, 0)
+        spec_strings.number("p", self.p, 0, 1)
+        spec_strings.interval("sigma", self.sigma, 0)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
         if rng.random() >= self.p:
             return image
-        return raster.as_pil(image).filter(ImageFilter.GaussianBlur(rng.uniform(*self.sigma)))
+        return decode.as_pil(image).filter(ImageFilter.GaussianBlur(rng.uniform(*self.sigma)))

@@ -6,9 +6,9 @@ import math
 import numpy as np
 from PIL import Image
 
-from cone_jax.data.decode import MAX_PIXELS, Box, DamagedImage
-from cone_jax.data.transforms import arguments, raster
-from cone_jax.data.transforms.raster import Raster
+from cone_jax import spec_strings
+from cone_jax.data import decode
+from cone_jax.data.decode import MAX_PIXELS, Box, DamagedImage, Raster
 from cone_jax.data.transforms.transform import Transform
 
 
@@ -28,16 +28,16 @@ class RandomResizedCrop(Transform):
     interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
-        arguments.height_and_width("size", self.size)
-        arguments.interval("scale", self.scale, 0, 1)
-        arguments.interval("ratio", self.ratio, 1e-3)
-        arguments.choice("interpolation", self.interpolation, raster.RESAMPLING)
+        spec_strings.height_and_width("size", self.size)
+        spec_strings.interval("scale", self.scale, 0, 1)
+        spec_strings.interval("ratio", self.ratio, 1e-3)
+        spec_strings.choice("interpolation", self.interpolation, decode.RESAMPLING)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Image.Image:
-        width, height = raster.size_of(image)
+        width, height = decode.size_of(image)
         box = self.sample_box(width, height, rng)
-        out_height, out_width = arguments.height_and_width("size", self.size)
-        return raster.resized_region(image, box, (out_width, out_height), self.interpolation)
+        out_height, out_width = spec_strings.height_and_width("size", self.size)
+        return decode.resized_region(image, box, (out_width, out_height), self.interpolation)
 
     def sample_box(self, width: int, height: int, rng: np.random.Generator) -> Box:
         log_low, log_high = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -57,7 +57,7 @@ class RandomResizedCrop(Transform):
         return left, top, left + crop_width, top + crop_height
 
     def size_after(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return arguments.height_and_width("size", self.size)
+        return spec_strings.height_and_width("size", self.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Resize(Transform):
     interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
-        arguments.height_and_width("size", self.size)
-        arguments.choice("interpolation", self.interpolation, raster.RESAMPLING)
+        spec_strings.height_and_width("size", self.size)
+        spec_strings.choice("interpolation", self.interpolation, decode.RESAMPLING)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
-        width, height = raster.size_of(image)
+        width, height = decode.size_of(image)
         out_height, out_width = self.output_size(height, width)
         if (out_height, out_width) == (height, width):
             return image
@@ -81,7 +81,7 @@ class Resize(Transform):
                 f"{width} x {height} pixels would become {out_width} x {out_height} by resizing"
             )
         box = (0, 0, width, height)
-        return raster.resized_region(image, box, (out_width, out_height), self.interpolation)
+        return decode.resized_region(image, box, (out_width, out_height), self.interpolation)
 
     def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         if isinstance(self.size, tuple):
@@ -104,16 +104,16 @@ class CentreCrop(Transform):
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
-        arguments.height_and_width("size", self.size)
+        spec_strings.height_and_width("size", self.size)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
-        width, height = raster.size_of(image)
-        out_height, out_width = arguments.height_and_width("size", self.size)
+        width, height = decode.size_of(image)
+        out_height, out_width = spec_strings.height_and_width("size", self.size)
         left, top = _centred(width, out_width), _centred(height, out_height)
-        return raster.window(image, left, top, (out_width, out_height))
+        return decode.window(image, left, top, (out_width, out_height))
 
     def size_after(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return arguments.height_and_width("size", self.size)
+        return spec_strings.height_and_width("size", self.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +127,9 @@ class ResizedCentreCrop(Transform):
     crop: CentreCrop
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
-        width, height = raster.size_of(image)
+        width, height = decode.size_of(image)
         resized_height, resized_width = self.resize.output_size(height, width)
-        out_height, out_width = arguments.height_and_width("size", self.crop.size)
+        out_height, out_width = spec_strings.height_and_width("size", self.crop.size)
         if out_height > resized_height or out_width > resized_width:
             return self.crop(self.resize(image, rng), rng)
         left, top = _centred(resized_width, out_width), _centred(resized_height, out_height)
@@ -138,7 +138,7 @@ class ResizedCentreCrop(Transform):
         right = min((left + out_width) * x, width)
         bottom = min((top + out_height) * y, height)
         box = (left * x, top * y, right, bottom)
-        return raster.resized_region(image, box, (out_width, out_height), self.resize.interpolation)
+        return decode.resized_region(image, box, (out_width, out_height), self.resize.interpolation)
 
     def size_after(self, size: tuple[int, int] | None) -> tuple[int, int]:
         return self.crop.size_after(size)
@@ -167,15 +167,15 @@ class RandomCrop(Transform):
     padding: int = 0
 
     def __post_init__(self) -> None:
-        arguments.height_and_width("size", self.size)
-        arguments.integer("padding", self.padding, low=0)
+        spec_strings.height_and_width("size", self.size)
+        spec_strings.integer("padding", self.padding, low=0)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
-        width, height = raster.size_of(image)
-        out_height, out_width = arguments.height_and_width("size", self.size)
+        width, height = decode.size_of(image)
+        out_height, out_width = spec_strings.height_and_width("size", self.size)
         left = self._position(width, out_width, rng)
         top = self._position(height, out_height, rng)
-        return raster.window(image, left, top, (out_width, out_height))
+        return decode.window(image, left, top, (out_width, out_height))
 
     def _position(self, length: int, window: int, rng: np.random.Generator) -> int:
         room = length + 2 * self.padding - window
@@ -184,7 +184,7 @@ class RandomCrop(Transform):
         return int(rng.random() * (room + 1)) - self.padding
 
     def size_after(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return arguments.height_and_width("size", self.size)
+        return spec_strings.height_and_width("size", self.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,14 +194,14 @@ class Flip(Transform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        arguments.number("p", self.p, 0, 1)
+        spec_strings.number("p", self.p, 0, 1)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
         if rng.random() >= self.p:
             return image
         if isinstance(image, np.ndarray):
             return image[:, ::-1]
-        return raster.as_pil(image).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return decode.as_pil(image).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
 
 
 def _uniform(rng: np.random.Generator, low: float, high: float) -> float:

@@ -12,8 +12,9 @@ import math
 
 import numpy as np
 
-from cone_jax.data.transforms import arguments, raster
-from cone_jax.data.transforms.raster import Raster
+from cone_jax import spec_strings
+from cone_jax.data import decode
+from cone_jax.data.decode import Raster
 from cone_jax.data.transforms.transform import Transform
 
 _FILLS = ("noise", "mean")
@@ -23,7 +24,7 @@ def erase_square(
     image: Raster, half_side: int, fill: tuple[int, int, int], rng: np.random.Generator
 ) -> np.ndarray:
     """A square of 2 * half_side around a uniform pixel, cut off at the border, set to `fill`."""
-    array = raster.as_array(image).copy()
+    array = decode.as_array(image).copy()
     height, width = array.shape[:2]
     y, x = int(rng.random() * height), int(rng.random() * width)
     array[max(y - half_side, 0) : y + half_side, max(x - half_side, 0) : x + half_side] = fill
@@ -43,12 +44,12 @@ class Cutout(Transform):
     fill: int | tuple[int, int, int] = 0
 
     def __post_init__(self) -> None:
-        arguments.integer("size", self.size, low=1)
-        arguments.integer("holes", self.holes, low=1)
-        arguments.colour("fill", self.fill)
+        spec_strings.integer("size", self.size, low=1)
+        spec_strings.integer("holes", self.holes, low=1)
+        spec_strings.colour("fill", self.fill)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
-        fill = arguments.colour("fill", self.fill)
+        fill = spec_strings.colour("fill", self.fill)
         for _ in range(self.holes):
             image = erase_square(image, self.size // 2, fill, rng)
         return image
@@ -73,17 +74,17 @@ class RandomErasing(Transform):
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
     def __post_init__(self) -> None:
-        arguments.number("p", self.p, 0, 1)
-        arguments.interval("area", self.area, 0, 1)
-        arguments.interval("ratio", self.ratio, 1e-3)
-        arguments.choice("fill", self.fill, _FILLS)
-        arguments.unit_triple("mean", self.mean)
-        arguments.unit_triple("std", self.std)
+        spec_strings.number("p", self.p, 0, 1)
+        spec_strings.interval("area", self.area, 0, 1)
+        spec_strings.interval("ratio", self.ratio, 1e-3)
+        spec_strings.choice("fill", self.fill, _FILLS)
+        spec_strings.unit_triple("mean", self.mean)
+        spec_strings.unit_triple("std", self.std)
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
         if rng.random() >= self.p:
             return image
-        width, height = raster.size_of(image)
+        width, height = decode.size_of(image)
         log_ratio = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(10):
             area = width * height * rng.uniform(*self.area)
@@ -91,7 +92,7 @@ class RandomErasing(Transform):
             h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < h < height and 0 < w < width:
                 top, left = rng.integers(height - h + 1), rng.integers(width - w + 1)
-                array = raster.as_array(image).copy()
+                array = decode.as_array(image).copy()
                 array[top : top + h, left : left + w] = self._patch(h, w, rng)
                 return array
         return image

@@ -9,8 +9,8 @@ import dataclasses
 
 import numpy as np
 
-from cone_jax.data.transforms import raster
-from cone_jax.data.transforms.raster import Raster
+from cone_jax.data import decode
+from cone_jax.data.decode import Raster
 
 
 class Transform(abc.ABC):
@@ -47,7 +47,7 @@ class Pipeline:
         """
         for transform in self.transforms:
             image = transform(image, rng)
-        return np.ascontiguousarray(raster.as_array(image))
+        return np.ascontiguousarray(decode.as_array(image))
 
     def output_size(self, size: tuple[int, int] | None = None) -> tuple[int, int] | None:
         """(height, width) of every result, or None where it depends on the image.

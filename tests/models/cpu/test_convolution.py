@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cone_jax.models.cpu import convolution, winograd
+from cone_jax.models.cpu import convolution
 
 pytestmark = pytest.mark.optimised
 
@@ -89,17 +89,17 @@ def test_winograd_is_the_same_convolution(shape, in_groups, monkeypatch):
     batch, height, width, inputs, outputs = shape
     if in_groups:
         monkeypatch.setattr(jax, "device_count", lambda: 1)
-        monkeypatch.setattr(winograd, "GROUP", 7_000)  # of two images and of three
-        monkeypatch.setattr(winograd, "GRADIENT_GROUP", 1)
+        monkeypatch.setattr(convolution, "GROUP", 7_000)  # of two images and of three
+        monkeypatch.setattr(convolution, "GRADIENT_GROUP", 1)
         x = jnp.zeros((batch, height, width, inputs))
-        assert len(winograd._in_groups(x, winograd.GROUP)) > 1
+        assert len(convolution._in_groups(x, convolution.GROUP)) > 1
     rng = np.random.default_rng(0)
     x = rng.normal(size=(batch, height, width, inputs)).astype(np.float32)
     kernel = rng.normal(size=(3, 3, inputs, outputs)).astype(np.float32)
     padding = ((1, 1), (1, 1))
 
     def by_winograd(x, kernel, *_, **__):
-        return winograd.convolve(x, kernel)
+        return convolution.winograd(x, kernel)
 
     ours = run(by_winograd, x, kernel, padding, 1, 1)
     stock = run(plain, x, kernel, padding, 1, 1)
@@ -112,7 +112,7 @@ def test_winograd_is_the_same_convolution(shape, in_groups, monkeypatch):
 def test_groups_of_images_fit_into_the_cache(monkeypatch):
     def images(batch, channels, most):
         x = jnp.zeros((batch, 6, 8, channels))  # four tiles of 36 places an image
-        groups = winograd._in_groups(x, most)
+        groups = convolution._in_groups(x, most)
         np.testing.assert_array_equal(groups.reshape(x.shape), x)
         return groups.shape[1]
 
