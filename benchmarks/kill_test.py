@@ -70,7 +70,7 @@ def announce(said: Path, arguments: list[str]) -> int:
     """`main.py`, that writes to `said` when it begins to compile or evaluate, and when it ends."""
     import main as program
     from cone_jax.evaluation.classification import Classification
-    from cone_jax.training import profiling
+    from cone_jax.training import train_log
 
     def announced(moment, function):
         @functools.wraps(function)
@@ -84,7 +84,7 @@ def announce(said: Path, arguments: list[str]) -> int:
 
         return call
 
-    profiling.overview = announced("compiling", profiling.overview)  # the first that needs the step
+    train_log.overview = announced("compiling", train_log.overview)  # the first that needs the step
     Classification.evaluate = announced("evaluating", Classification.evaluate)
     return program.main(arguments)
 

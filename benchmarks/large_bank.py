@@ -61,7 +61,7 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> None:
     import train_step  # starts JAX
 
-    from cone_jax.training import profiling
+    from cone_jax.training import train_log
 
     settings = argparse.Namespace(
         batch=arguments.batch,
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
         f"{arguments.rows} rows x 256, {arguments.classes} classes, {arguments.probs} "
         f"probabilities, {len(jax.devices())} devices, batch {arguments.batch}"
     )
-    print(profiling.overview(state, batch), flush=True)
+    print(train_log.overview(state, batch), flush=True)
     step = train_step.stepper(state, batch)
     del state
     seconds = []
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(
         f"seconds a step: {min(seconds[1:]):.2f}, loss {float(metrics['loss']):.3f}, "
-        f"peak memory of the process {profiling.readable(peak)}"
+        f"peak memory of the process {train_log.readable(peak)}"
     )
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from rich.console import Console
 
 from cone_jax import training
-from cone_jax.config.recipe import load_recipe
+from cone_jax.config.run_config import load_recipe
 from cone_jax.training import loop
 
 EVERY = 50  # steps between two looks

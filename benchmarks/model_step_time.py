@@ -8,7 +8,7 @@ others, and the fastest of the rounds counts, since what else the machine does c
 time. On a CPU it is processor time, all cores together, which other programs disturb less than
 they do the clock on the wall. Compare ratios, not seconds.
 `--plain` adds, for each, the same step with XLA's own convolutions throughout, which is what the
-forms for CPUs in cone_jax/models/cpu/convolution.py replace.
+forms for CPUs in cone_jax/models/cpu/layers.py replace.
 """
 
 import argparse

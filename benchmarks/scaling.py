@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from cone_jax import config as config_lib
-from cone_jax import sharding, training
+from cone_jax import distributed, training
 from cone_jax.training import train_state
 from cone_jax.training.train_state import abstract_state
 
@@ -74,13 +74,13 @@ def compile_for(devices: int, arguments: argparse.Namespace) -> Compiled:
     config.model.dtype = "bfloat16"
     config.bank.size = arguments.bank
     config.bank.sharding = arguments.sharding
-    mesh = sharding.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     # The arithmetic of an accelerator, on the virtual devices of a CPU.
     learner = train_state.build_learner(
         config, num_classes=arguments.classes, steps_per_epoch=1000, mesh=mesh, platform="tpu"
     )
     state = abstract_state(learner)
-    split = sharding.split(mesh)
+    split = distributed.split(mesh)
 
     def rows(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((config.batch_size, *shape), dtype, sharding=split)

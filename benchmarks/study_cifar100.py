@@ -43,7 +43,7 @@ import study_report
 from rich.console import Console
 
 from cone_jax import atomic_file, training, workdir
-from cone_jax.config import recipe
+from cone_jax.config import run_config
 from cone_jax.errors import Interrupted, TrainingFailed
 from cone_jax.sweeps import definition, runner
 from cone_jax.sweeps.train_cell import RESULT_FILE
@@ -144,7 +144,7 @@ class Study:
 
     def task(self, part: str, regime: str, method: Method, candidate: int, seed: int) -> Task:
         options = [name for name in (REGIMES[regime].options, method.options) if name]
-        config = recipe.load_recipe(str(ROOT / "configs/cifar_small.py"), ",".join(options))
+        config = run_config.load_recipe(str(ROOT / "configs/cifar_small.py"), ",".join(options))
         settings = {
             "data.path": self.data,
             "seed": seed,

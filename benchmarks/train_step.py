@@ -34,7 +34,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
-from cone_jax import losses, memory_bank, sharding, training
+from cone_jax import distributed, losses, memory_bank, training
 from cone_jax.memory_bank import lookup
 from cone_jax.objectives import Metrics, Needs, Objective, StepInputs
 from cone_jax.training.train_state import TrainState
@@ -75,7 +75,7 @@ def make_state(config: ConfigDict, classes: int) -> TrainState:
 
 def make_batch(config: ConfigDict, classes: int, state: TrainState) -> dict[str, jax.Array]:
     rng, batch, size = np.random.default_rng(0), config.batch_size, config.data.image_size
-    return sharding.to_devices(
+    return distributed.to_devices(
         state.learner.mesh,
         {
             "image": rng.integers(0, 256, (batch, size, size, 3), dtype=np.uint8),

@@ -1,4 +1,7 @@
-"""Several processes as one run: who is who, who writes, and agreeing on a value."""
+"""Devices and processes: one mesh over all of them, who is who, who writes, agreeing on a value.
+
+The mesh has one axis. Batches are split along it, the state is replicated.
+"""
 
 import contextlib
 import ctypes
@@ -8,16 +11,61 @@ import re
 import signal
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from cone_jax import sharding
 from cone_jax.errors import TrainingFailed, UserError
+
+DATA_AXIS = "data"
+
+
+def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh of all devices, or of those given. Axes are Auto: the compiler partitions."""
+    devices = jax.devices() if devices is None else devices
+    return jax.make_mesh(
+        (len(devices),), (DATA_AXIS,), axis_types=(AxisType.Auto,), devices=devices
+    )
+
+
+def platform(mesh: Mesh) -> str:
+    """What programs for this mesh are compiled for: ``cpu``, ``gpu`` or ``tpu``."""
+    return str(mesh.devices.flat[0].platform)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """A whole copy on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def split(mesh: Mesh) -> NamedSharding:
+    """Rows distributed evenly over the devices."""
+    return NamedSharding(mesh, PartitionSpec(DATA_AXIS))
+
+
+def check_divisible(field: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
+    """Each of a batch's parts must give every device the same number of rows."""
+    if batch_size % (mesh.size * parts):
+        nearest = max(batch_size // (mesh.size * parts), 1) * mesh.size * parts
+        times = f" times accumulate ({parts})" if parts > 1 else ""
+        raise UserError(
+            f"{field} ({batch_size}) must be a multiple of the {mesh.size} devices{times}, "
+            f"e.g. {nearest}"
+        )
+
+
+def to_devices(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    """This process's rows of a global batch, as global arrays split over the mesh."""
+    sharding = split(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
+    }
+
 
 # Seconds without a sign of life after which a process counts as dead, and the others end too.
 HEARTBEAT_TIMEOUT = 40
@@ -62,9 +110,9 @@ def _connect() -> None:
     its data and compiled its programs. Once connected, they wait for each other.
     """
     barrier("all processes are here")  # from process to process
-    mesh = sharding.make_mesh()  # among all devices
-    ones = sharding.to_devices(mesh, {"one": np.ones(jax.local_device_count(), np.float32)})
-    jax.block_until_ready(jax.jit(jnp.sum, out_shardings=sharding.replicated(mesh))(ones["one"]))
+    mesh = make_mesh()  # among all devices
+    ones = to_devices(mesh, {"one": np.ones(jax.local_device_count(), np.float32)})
+    jax.block_until_ready(jax.jit(jnp.sum, out_shardings=replicated(mesh))(ones["one"]))
 
 
 def _delay_aborts() -> None:

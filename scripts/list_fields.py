@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from cone_jax.objectives.registry import OBJECTIVES
+from cone_jax.objectives.objective import OBJECTIVES
 from cone_jax.settings import FieldEntry, Settings
 
 OPENING = """\

@@ -4,15 +4,14 @@
     python scripts/way_of_a_batch.py --mermaid       # the picture of docs/design.md: who calls whom
 
 It trains `configs/digits.py` in a temporary directory, with a checkpoint after two steps, and
-watches every call. A file is on the way when one of its functions runs between the moment the loop
-asks for its first batch and the moment the checkpoint is written, or when it is on the way from
-`main.py` to the loop. What ran before the first batch, to set the run up, is listed apart. Being
-imported is not enough for either list.
+watches every call. A file is on the way when one of its functions runs before the checkpoint is
+written; being imported is not enough.
 """
 
 import argparse
 import contextlib
 import functools
+import inspect
 import io
 import sys
 import tempfile
@@ -23,8 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-# The calls with which the way of batches begins and ends.
-LOOP = ("cone_jax/training/loop.py", "_fit")
+# The call with which the way ends.
 SAVE = ("cone_jax/workdir/checkpoints.py", "save")
 # A small network, since every call is watched. The evaluation comes after the checkpoint.
 SETTINGS = (
@@ -43,37 +41,21 @@ class Way:
     """The files of the project that have been called, and from which file each was first."""
 
     def __init__(self) -> None:
-        self.set_up: dict[str, tuple[str, str]] = {}  # file -> (function, calling file)
-        self.of_batches: dict[str, tuple[str, str]] = {}
-        self._looping = self.finished = False
+        self.calls = {"main.py": ("main", "")}  # file -> (function, calling file)
+        self.finished = False
 
     def watch(self, frame: FrameType, event: str, _: Any) -> None:
         """A profile function for `sys.setprofile`."""
         file = project_file(frame)
+        # Bodies of modules and classes run when a file is imported; only functions are optimised.
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        if file is None or self.finished or not is_function:
+            return
         function = frame.f_code.co_name
-        if file is None or self.finished or function == "<module>":
-            return
-        if event == "return" and (file, function) == SAVE:
+        if event == "call":
+            self.calls.setdefault(file, (function, calling_file(frame, file) or "main.py"))
+        elif event == "return" and (file, function) == SAVE:
             self.finished = True
-        if event != "call":
-            return
-        if (file, function) == LOOP:
-            self._looping = True
-            self._add_callers(frame)
-        calls = self.of_batches if self._looping else self.set_up
-        calls.setdefault(file, (function, calling_file(frame, file)))
-
-    def _add_callers(self, frame: FrameType) -> None:
-        """The way from the entry point to the loop."""
-        callers = []
-        caller: FrameType | None = frame
-        while caller is not None:
-            if (file := project_file(caller)) is not None:
-                callers.append((file, caller.f_code.co_name, calling_file(caller, file)))
-            caller = caller.f_back
-        self.of_batches["main.py"] = ("main", "")
-        for file, function, calling in reversed(callers):
-            self.of_batches.setdefault(file, (function, calling or "main.py"))
 
 
 def project_file(frame: FrameType) -> str | None:
@@ -122,23 +104,23 @@ def trace() -> Way:
 
 def mermaid(way: Way) -> str:
     """The way as a graph: each file below the one that called it first."""
-    names = {file: f"f{index}" for index, file in enumerate(way.of_batches)}
+    names = {file: f"f{index}" for index, file in enumerate(way.calls)}
     lines = ["flowchart LR"]
-    for file, (_, caller) in way.of_batches.items():
+    for file, (_, caller) in way.calls.items():
         lines.append(f'    {names[file]}["{file.removeprefix("cone_jax/").removesuffix(".py")}"]')
         if caller in names:
             lines.append(f"    {names[caller]} --> {names[file]}")
     return "\n".join(lines)
 
 
-def listing(calls: dict[str, tuple[str, str]], title: str) -> str:
+def listing(way: Way) -> str:
     """One line per file: the first function that ran, and the file it was called from."""
-    lines = sum(len((ROOT / file).read_text().splitlines()) for file in calls)
+    lines = sum(len((ROOT / file).read_text().splitlines()) for file in way.calls)
     rows = [
         f"{number:3}  {file:44} {function:28} {caller}"
-        for number, (file, (function, caller)) in enumerate(calls.items(), start=1)
+        for number, (file, (function, caller)) in enumerate(way.calls.items(), start=1)
     ]
-    return "\n".join([f"{title}: {len(calls)} files, {lines:,} lines", *rows])
+    return "\n".join([f"the way of a batch: {len(way.calls)} files, {lines:,} lines", *rows])
 
 
 def main_program() -> None:
@@ -146,13 +128,7 @@ def main_program() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--mermaid", action="store_true", help="print the picture, not the list")
     arguments = parser.parse_args()
-    way = trace()
-    if arguments.mermaid:
-        print(mermaid(way))
-        return
-    only_set_up = {file: call for file, call in way.set_up.items() if file not in way.of_batches}
-    print(listing(way.of_batches, "the way of a batch"))
-    print(listing(only_set_up, "only to set the run up"))
+    print((mermaid if arguments.mermaid else listing)(trace()))
 
 
 if __name__ == "__main__":

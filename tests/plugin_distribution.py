@@ -39,7 +39,7 @@ from cone_jax import losses
 from cone_jax.console import Metric
 from cone_jax.data.sources import Record
 from cone_jax.evaluation.classification import Classification
-from cone_jax.evaluation.evaluator import Evaluator, Outcome
+from cone_jax.evaluation.registry import Evaluator, Outcome
 from cone_jax.objectives import Needs, Objective
 from cone_jax.settings import field
 

@@ -6,13 +6,13 @@ from unittest import mock
 
 import pytest
 
-from cone_jax import registry
+from cone_jax import spec_strings
 from cone_jax.data.sources.registry import SOURCES
 from cone_jax.errors import UserError
 from cone_jax.evaluation.registry import KINDS
 from cone_jax.models.registry import BACKBONES
-from cone_jax.objectives.registry import OBJECTIVES
-from cone_jax.registry import Registry
+from cone_jax.objectives.objective import OBJECTIVES
+from cone_jax.spec_strings import Registry
 
 GROUP = "cone_jax.examples"
 
@@ -43,10 +43,10 @@ def install(tmp_path, monkeypatch):
         (info / "METADATA").write_text(f"Name: {distribution}\nVersion: 1.0\n")
         lines = [f"{name} = {value}" for name, value in entry_points.items()]
         (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines]))
-        registry.installed.cache_clear()
+        spec_strings.installed.cache_clear()
 
     yield add
-    registry.installed.cache_clear()
+    spec_strings.installed.cache_clear()
     for path in tmp_path.glob("*.py"):
         sys.modules.pop(path.stem, None)
 
@@ -172,7 +172,7 @@ def test_two_plugins_of_one_name_are_refused(install, sizes):
         (OBJECTIVES, "def huge(): pass", "a subclass of cone_jax.objectives.Objective"),
         (BACKBONES, "huge = 3", "a function"),
         (SOURCES, "huge = 3", "a function"),
-        (KINDS, "class huge: pass", "a subclass of cone_jax.evaluation.evaluator.Evaluator"),
+        (KINDS, "class huge: pass", "a subclass of cone_jax.evaluation.registry.Evaluator"),
     ],
     ids=["objectives", "models", "sources", "evaluators"],
 )
@@ -185,5 +185,5 @@ def test_each_registry_says_what_it_takes(parts, wrong, reason):
 def test_nothing_is_installed_for_the_tests():
     """They would not be those of the package alone."""
     for group in ("objectives", "models", "sources", "evaluators"):
-        assert not registry.installed().select(group=f"cone_jax.{group}")
-    assert Path(registry.__file__).parent.name == "cone_jax"
+        assert not spec_strings.installed().select(group=f"cone_jax.{group}")
+    assert Path(spec_strings.__file__).parent.name == "cone_jax"

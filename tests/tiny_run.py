@@ -24,7 +24,7 @@ FLAGS = (
 
 def config() -> ConfigDict:
     """CoNe on digits: eight steps, records of three, one evaluation and one checkpoint."""
-    from cone_jax.config.recipe import load_recipe
+    from cone_jax.config.run_config import load_recipe
 
     config = load_recipe("configs/digits.py").unlock()
     config.batch_size = 32

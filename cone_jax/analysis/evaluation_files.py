@@ -12,7 +12,7 @@ from cone_jax.analysis.robustness_files import write_robustness
 from cone_jax.analysis.tables import write_csv
 from cone_jax.data import contact_sheet, datasets
 from cone_jax.evaluation.classification import ClassificationOutcome
-from cone_jax.evaluation.evaluator import Outcome
+from cone_jax.evaluation.registry import Outcome
 from cone_jax.evaluation.robustness import RobustnessOutcome
 
 _SHOWN_MISTAKES = 36

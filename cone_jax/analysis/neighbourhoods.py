@@ -12,8 +12,8 @@ import numpy as np
 
 from cone_jax import losses, memory_bank
 from cone_jax.evaluation import inference
-from cone_jax.evaluation.evaluator import Variables
 from cone_jax.evaluation.inference import Rows
+from cone_jax.evaluation.registry import Variables
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
 from cone_jax.training.run import Run

@@ -1,6 +1,5 @@
 """Every field of a run, what recipes make of them, and whether they fit together."""
 
-from cone_jax.config.recipe import load_recipe
 from cone_jax.config.run_config import (
     PRESETS,
     VARIANTS,
@@ -10,6 +9,7 @@ from cone_jax.config.run_config import (
     default,
     deployed,
     get_field,
+    load_recipe,
     stage_configs,
     use_objective,
     validate,

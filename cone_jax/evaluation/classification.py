@@ -12,7 +12,7 @@ from cone_jax.data import datasets
 from cone_jax.data.sources import Source
 from cone_jax.evaluation import accuracy, label_maps, other_sets
 from cone_jax.evaluation.accuracy import ClassificationResult, Examples
-from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Variables
+from cone_jax.evaluation.registry import EvaluatedRun, Evaluator, Outcome, Variables
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from cone_jax.data.sources import Source, tfds
 from cone_jax.errors import UserError
 from cone_jax.evaluation import other_sets
 from cone_jax.evaluation.corruptions import CorruptedSource
-from cone_jax.evaluation.evaluator import EvaluatedRun
+from cone_jax.evaluation.registry import EvaluatedRun
 
 # What TFDS's cifar10_corrupted calls them.
 _ALIASES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from cone_jax import sharding
+from cone_jax import distributed
 from cone_jax.data.on_device import normalise_images
 from cone_jax.models import Encoder, EncoderOutput
 
@@ -87,7 +87,7 @@ def infer_batches(
             computed,
             _forward(
                 variables,
-                sharding.to_devices(network.mesh, columns),
+                distributed.to_devices(network.mesh, columns),
                 given,
                 encoder=network.encoder,
                 mean=network.mean,
@@ -121,7 +121,7 @@ def _forward(
     out = cast(EncoderOutput, encoder.apply(variables, images, train=False))
     rows = batch["mask"], readout(out, batch, *given)
     # With several processes, each can read only what is replicated.
-    return jax.lax.with_sharding_constraint(rows, sharding.replicated(mesh))
+    return jax.lax.with_sharding_constraint(rows, distributed.replicated(mesh))
 
 
 def _real_rows(computed: tuple[jax.Array, dict[str, jax.Array]]) -> Rows:

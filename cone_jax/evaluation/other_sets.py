@@ -4,8 +4,8 @@ from pathlib import Path
 
 from cone_jax.data.sources import Source, image_folder, splits, tfds
 from cone_jax.evaluation import label_maps
-from cone_jax.evaluation.evaluator import EvaluatedRun
 from cone_jax.evaluation.label_maps import RelabelledSource
+from cone_jax.evaluation.registry import EvaluatedRun
 
 
 def open_set(run: EvaluatedRun, data: str, split: str = "") -> RelabelledSource:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cone_jax.console import Metric, Report
 from cone_jax.evaluation import accuracy, label_maps, other_sets
-from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Variables
+from cone_jax.evaluation.registry import EvaluatedRun, Evaluator, Outcome, Variables
 
 ORIGINAL_LABEL, REAL_LABELS = "original_label", "real_label"
 

@@ -11,7 +11,7 @@ from cone_jax.evaluation.corrupted_sets import CorruptedSet
 from cone_jax.evaluation.corruption_error import CorruptionErrors, Normalised
 from cone_jax.evaluation.corruptions import CORRUPTIONS, SEVERITIES
 from cone_jax.evaluation.corruptions.parameters import PARAMETERS
-from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Variables
+from cone_jax.evaluation.registry import EvaluatedRun, Evaluator, Outcome, Variables
 
 # The name of AlexNet as a baseline; any other is the directory of a run.
 ALEXNET = "alexnet"

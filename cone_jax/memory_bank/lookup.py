@@ -12,9 +12,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from cone_jax import losses
-from cone_jax.memory_bank import sharded
-from cone_jax.memory_bank.bank import NO_ID, MemoryBank
-from cone_jax.memory_bank.sharded import PartialAverage
+from cone_jax.memory_bank.bank import (
+    NO_ID,
+    MemoryBank,
+    PartialAverage,
+    average_all,
+    block_average,
+    finish_average,
+    merge_averages,
+    query_all,
+    query_local,
+)
 
 # Weights that `soft_labels` holds at a time, one for each query and row: a quarter of a GiB. A few
 # blocks of rows cost a little more time than all at once, and far less memory.
@@ -109,8 +117,8 @@ def neighbours(
     if bank.mesh is None:
         return _nearest(bank, asked, k, first_row=0)
     if not bank.split:
-        return sharded.query_local(bank.mesh, bank, asked, nearest_here)
-    return sharded.query_all(bank.mesh, bank, asked, nearest_here, nearest_of_all)
+        return query_local(bank.mesh, bank, asked, nearest_here)
+    return query_all(bank.mesh, bank, asked, nearest_here, nearest_of_all)
 
 
 def _nearest(
@@ -201,12 +209,12 @@ def soft_labels(
         )
     asked = Queries(keys, exclude_ids)
     if bank.mesh is None or not bank.split:
-        return sharded.finish(_average(bank, asked, temperature, classify, 0))
+        return finish_average(_average(bank, asked, temperature, classify, 0))
 
     def average_here(part: MemoryBank, everyone: Queries, first_row: jax.Array) -> PartialAverage:
         return _average(part, everyone, temperature, classify, first_row)
 
-    return sharded.finish(sharded.average(bank.mesh, bank, asked, average_here))
+    return finish_average(average_all(bank.mesh, bank, asked, average_here))
 
 
 def _average(
@@ -230,7 +238,7 @@ def _average(
             values = classify(block.features * block.norms[:, None])
         first = first_row + start
         exists = first + jnp.arange(count) < bank.size
-        return sharded.of_block(
+        return block_average(
             losses.cosines(queries.embedding, block.features) / temperature,
             values,
             where=_visible(block, queries, first),
@@ -245,11 +253,11 @@ def _average(
     if blocks > 1:
 
         def add(average: PartialAverage, index: Int[Array, ""]) -> tuple[PartialAverage, None]:
-            return sharded.merge(average, of_rows(index * block, block)), None
+            return merge_averages(average, of_rows(index * block, block)), None
 
         average, _ = jax.lax.scan(add, average, jnp.arange(1, blocks))
     if rest:
-        average = sharded.merge(average, of_rows(blocks * block, rest))
+        average = merge_averages(average, of_rows(blocks * block, rest))
     return average
 
 

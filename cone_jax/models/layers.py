@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from cone_jax.errors import UserError
-from cone_jax.models.cpu import convolution, moments, pooling
+from cone_jax.models.cpu import layers as cpu_layers
+from cone_jax.models.cpu import pooling
 
 
 class BatchNorm(nn.Module):
@@ -98,7 +99,7 @@ def _normalise_forward(
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]:
     x32 = x.astype(jnp.float32)
     if for_cpu:
-        mean, var = moments.mean_and_variance(x32, epsilon)
+        mean, var = cpu_layers.mean_and_variance(x32, epsilon)
     else:
         mean, var = _mean_and_variance(x32, _wide(centre, x.ndim))
     inverse = lax.rsqrt(var + epsilon)
@@ -122,7 +123,7 @@ def _normalise_backward(
         return (x32 - mean) * inverse
 
     if for_cpu:
-        sum_dy_hat = moments.sum_with_normalised(dy, x32, mean, inverse, sum_dy)
+        sum_dy_hat = cpu_layers.sum_with_normalised(dy, x32, mean, inverse, sum_dy)
     else:
         sum_dy_hat = _total(dy * hat())
     factor = inverse * _wide(scale, x.ndim)
@@ -213,7 +214,7 @@ class Layers:
             dtype=self.dtype,
             kernel_init=kernel_init,
             # None: XLA's own.
-            conv_general_dilated=convolution.convolve if self.for_cpu else None,
+            conv_general_dilated=cpu_layers.convolve if self.for_cpu else None,
             name=name,
         )
 

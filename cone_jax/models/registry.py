@@ -18,8 +18,8 @@ from cone_jax import losses
 from cone_jax.errors import UserError, closest
 from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
 from cone_jax.models.layers import Layers
-from cone_jax.registry import Registry
 from cone_jax.settings import Model
+from cone_jax.spec_strings import Registry
 
 ClassifierInput = Literal["embedding", "features"]
 ClassifierKind = Literal["linear", "cosine"]

@@ -13,7 +13,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from cone_jax import sweeps
-from cone_jax.config.recipe import load_recipe
+from cone_jax.config.run_config import load_recipe
 from cone_jax.console import program
 from cone_jax.errors import UserError, closest
 

@@ -11,7 +11,7 @@ from cone_jax.analysis import evaluation_files
 from cone_jax.console import Metric, plain_lines, print_evaluation
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
-from cone_jax.evaluation.evaluator import Evaluator, Outcome
+from cone_jax.evaluation.registry import Evaluator, Outcome
 from cone_jax.modes.command_line import Arguments
 from cone_jax.training.run_directory import RunDirectory
 

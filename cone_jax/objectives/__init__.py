@@ -8,8 +8,6 @@ from cone_jax.objectives.objective import (
     Needs,
     Objective,
     StepInputs,
-)
-from cone_jax.objectives.registry import (
     chosen,
     create,
     declared_metrics,

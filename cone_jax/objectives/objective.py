@@ -1,4 +1,4 @@
-"""What a training method is to the trainer: what it needs, and its loss.
+"""What a training method is to the trainer: what it needs, and its loss; and methods by name.
 
 An objective is a section of the config (`cone_jax.settings.Section`): its fields are its
 hyper-parameters, with their defaults, meanings and limits. Calling it gives the loss of one batch.
@@ -7,18 +7,22 @@ The trainer provides what `needs` asks for and nothing else.
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
 
 from cone_jax import losses
 from cone_jax.console import Chart, Metric
+from cone_jax.errors import UserError, closest
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
 from cone_jax.settings import Section, field
+from cone_jax.spec_strings import Registry
 
 # What becomes of a sample's augmented views. "any": the query sees the first, the key the last,
 # which may be the same one. "query_key": the same, and there must be two. "rows": there must be
@@ -173,3 +177,64 @@ def with_cross_entropy(
         return loss, metrics
     loss_ce = jnp.mean(losses.cross_entropy(inputs.query.logits, inputs.labels))
     return loss + weight * loss_ce, {**metrics, "loss_ce": loss_ce}
+
+
+_OWN = {
+    "cone": "cone_jax.objectives.cone:Cone",
+    "cross_entropy": "cone_jax.objectives.cross_entropy:CrossEntropy",
+    "binary_cross_entropy": "cone_jax.objectives.binary_cross_entropy:BinaryCrossEntropy",
+    "l_softmax": "cone_jax.objectives.l_softmax:LSoftmax",
+    "large_margin": "cone_jax.objectives.large_margin:LargeMargin",
+    "simclr": "cone_jax.objectives.simclr:SimClr",
+    "supcon": "cone_jax.objectives.supcon:SupCon",
+    "supcon_bank": "cone_jax.objectives.supcon_bank:SupConBank",
+    "joint_supcon": "cone_jax.objectives.joint_supcon:JointSupCon",
+    "paco": "cone_jax.objectives.paco:PaCo",
+    "cmsf": "cone_jax.objectives.cmsf:Cmsf",
+    "nnclr": "cone_jax.objectives.nnclr:Nnclr",
+    "linear": "cone_jax.objectives.linear:Linear",
+}
+OBJECTIVES: Registry[type[Objective]] = Registry(
+    "objective",
+    "cone_jax.objectives",
+    _OWN,
+    form="a subclass of cone_jax.objectives.Objective",
+    accepts=lambda thing: isinstance(thing, type) and issubclass(thing, Objective),
+)
+
+
+def names() -> tuple[str, ...]:
+    """All objectives that `create` knows."""
+    return tuple(OBJECTIVES)
+
+
+def default_settings(name: str) -> ConfigDict:
+    """The hyper-parameters of objective `name`, as a config section holds them."""
+    return OBJECTIVES[name]().to_config()
+
+
+def declared_metrics() -> tuple[Metric, ...]:
+    """What objectives report about training, by the names they give it."""
+    own = (getattr(OBJECTIVES[name], "metrics", ()) for name in names())
+    return (*SHARED_METRICS, *itertools.chain.from_iterable(own))
+
+
+def create(name: str, settings: Mapping[str, Any]) -> Objective:
+    """The objective `name` with the given hyper-parameters; those left out have defaults.
+
+    >>> create("cone", {"neighbours": 32}).sup_weight
+    0.7
+    """
+    if name not in OBJECTIVES:
+        raise UserError(f"objective.name ({name!r}) is unknown; {closest(name, OBJECTIVES)}")
+    known = OBJECTIVES[name].field_names()
+    for given in settings:
+        if given not in known:
+            raise UserError(f"objective.{name}.{given} is not a field; {closest(given, known)}")
+    return OBJECTIVES[name].read(settings)
+
+
+def chosen(section: Mapping[str, Any]) -> Objective:
+    """The objective that a config's section ``objective`` chooses, with its hyper-parameters."""
+    name = section["name"]
+    return create(name, section.get(name, {}))

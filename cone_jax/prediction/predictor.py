@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cone_jax import interop, sharding, workdir
+from cone_jax import distributed, interop, workdir
 from cone_jax.data import decode, on_device, transforms
 from cone_jax.errors import UserError
 from cone_jax.evaluation import inference
@@ -105,7 +105,7 @@ def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) 
 
 def _logits_of(network: DeployedNetwork) -> Callable[[np.ndarray], np.ndarray]:
     """Normalised images to logits, on one device: a few pictures are not worth more."""
-    mesh = sharding.make_mesh(jax.local_devices()[:1])
+    mesh = distributed.make_mesh(jax.local_devices()[:1])
     described = network.metadata
     placed = PlacedNetwork(network.encoder, described.mean, described.std, mesh)
 

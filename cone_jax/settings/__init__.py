@@ -1,12 +1,13 @@
 """The fields of a config: each declared once, with its default, its meaning and its limits."""
 
-from cone_jax.settings.data import Data, Mixing
 from cone_jax.settings.model import Average, Bank, Ema, Model, ModelOptions
 from cone_jax.settings.run import (
     Checkpoint,
+    Data,
     Evaluation,
     LinearStage,
     Method,
+    Mixing,
     Nonfinite,
     Optimizer,
     Schedule,

@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
-from cone_jax.config import recipe
+from cone_jax.config import run_config
 from cone_jax.errors import UserError
 from cone_jax.workdir import flatten
 
@@ -90,7 +90,7 @@ def grid(rows: Axis, columns: Axis | None = None, *, options: str = "") -> tuple
 def load_sweep(file: str) -> Sweep:
     """What ``get_sweep(options)`` of ``FILE:OPTIONS`` or ``NAME:OPTIONS`` returns."""
     path, _, options = file.partition(":")
-    sweep = recipe.call(path, options, flag="--sweep", function="get_sweep", folder="sweeps")
+    sweep = run_config.call(path, options, flag="--sweep", function="get_sweep", folder="sweeps")
     if not isinstance(sweep, Sweep):
         raise UserError(f"--sweep ({path}): get_sweep must return a cone_jax.sweeps.Sweep")
     return sweep
@@ -123,7 +123,7 @@ def _recipe(sweep: Sweep, named: str) -> ConfigDict:
     path, _, options = named.partition(":")
     base, _, base_options = sweep.base.partition(":")
     config = config_lib.load_recipe(path, options)
-    own = recipe.find(path) == recipe.find(base) and options.startswith(base_options)
+    own = run_config.find(path) == run_config.find(base) and options.startswith(base_options)
     return apply_settings(config, sweep.size) if own else config
 
 

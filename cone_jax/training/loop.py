@@ -14,12 +14,11 @@ from cone_jax import distributed, workdir
 from cone_jax.console import Report, plain_lines
 from cone_jax.errors import Interrupted, UserError
 from cone_jax.evaluation import registry
-from cone_jax.evaluation.evaluator import Evaluator
-from cone_jax.training import pretrained, profiling
+from cone_jax.evaluation.registry import Evaluator
+from cone_jax.training import pretrained, train_log
 from cone_jax.training.faults import Interruption, NonfiniteGuard
-from cone_jax.training.profiling import Profile
 from cone_jax.training.run import Run
-from cone_jax.training.train_log import ProgressDisplay, TrainLog
+from cone_jax.training.train_log import Profile, ProgressDisplay, TrainLog
 from cone_jax.training.train_state import TrainState
 from cone_jax.training.train_step import train_step
 from cone_jax.workdir import disk_errors, metrics
@@ -125,7 +124,7 @@ def _run_stage(
         epoch_zero=stage.first_step,
     )
     profile = Profile(stage.config.profile_steps, checkpoints.workdir)
-    with display, profiling.explained(stage.config, stage.mesh), contextlib.closing(profile):
+    with display, train_log.explained(stage.config, stage.mesh), contextlib.closing(profile):
         return _fit(stage, start, checkpoints, writer, display, interruption, watch, profile)
 
 
@@ -150,7 +149,7 @@ def _fit(
     guard = NonfiniteGuard(run, checkpoints, writer, display.say, start.progress["skipped"])
     for step, batch in enumerate(stream, start=first_step + 1):
         if step == first_step + 1:
-            display.say(profiling.overview(state, batch))
+            display.say(train_log.overview(state, batch))
         profile.before(step)
         state, metrics = train_step(state, batch)
         if traced := profile.after(step, metrics):

@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cone_jax import interop, models, workdir
-from cone_jax.config.recipe import load_recipe
+from cone_jax.config.run_config import load_recipe
 from cone_jax.console import Report
 from cone_jax.data import datasets
 from cone_jax.errors import UserError

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
-from cone_jax import objectives, sharding
+from cone_jax import distributed, objectives
 from cone_jax.console import Report
 from cone_jax.data import datasets, pipeline
 from cone_jax.data.datasets import Dataset
@@ -18,7 +18,7 @@ from cone_jax.data.pipeline import DamageTally, Share
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
-from cone_jax.evaluation.evaluator import Evaluator
+from cone_jax.evaluation.registry import Evaluator
 from cone_jax.training import train_state
 from cone_jax.training.train_state import Learner, TrainState, abstract_state, create_state
 
@@ -41,12 +41,12 @@ class Run:
     def open(cls, config: ConfigDict) -> "Run":
         """Checks the config against itself, the devices and the data. Writes nothing."""
         config_lib.validate(config)
-        mesh = sharding.make_mesh()
-        sharding.check_divisible("evaluation.batch_size", config.evaluation.batch_size, mesh)
+        mesh = distributed.make_mesh()
+        distributed.check_divisible("evaluation.batch_size", config.evaluation.batch_size, mesh)
         dataset = datasets.open_dataset(config.data)
         share = Share(jax.process_index(), jax.process_count())
         first, *later = config_lib.stage_configs(config)
-        sharding.check_divisible("batch_size", first.batch_size, mesh, first.accumulate)
+        distributed.check_divisible("batch_size", first.batch_size, mesh, first.accumulate)
         needs = objectives.chosen(first.objective).needs
         prior = datasets.class_shares(dataset.train) if needs.class_prior else None
 
@@ -63,7 +63,7 @@ class Run:
 
         run = stage(first, 0)
         for stage_config in later:
-            sharding.check_divisible("linear_stage.batch_size", stage_config.batch_size, mesh)
+            distributed.check_divisible("linear_stage.batch_size", stage_config.batch_size, mesh)
             run = dataclasses.replace(run, following=stage(stage_config, run.last_step))
         for each in run.stages:
             each._check_image_size()
@@ -104,7 +104,7 @@ class Run:
 
     def on_local_devices(self) -> "Run":
         """This stage on this process's devices, for what it does without the other processes."""
-        return self.on_mesh(sharding.make_mesh(jax.local_devices()))
+        return self.on_mesh(distributed.make_mesh(jax.local_devices()))
 
     def on_mesh(self, mesh: Mesh) -> "Run":
         """This stage on the devices of `mesh`, whole batches in this process."""
@@ -132,7 +132,7 @@ class Run:
         tally = DamageTally(self.dataset.train, self.config.data.damaged_limit, report, self.share)
         for batch in self._read(self._train_batches, start - self.first_step):
             tally.add(batch.pop("damaged"))
-            yield sharding.to_devices(self.mesh, batch)
+            yield distributed.to_devices(self.mesh, batch)
 
     def host_batch(self, step: int) -> pipeline.HostBatch:
         """The whole batch that step number `step` (from 1) of the run takes, made anew.

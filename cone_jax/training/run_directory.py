@@ -25,7 +25,7 @@ from cone_jax.data import datasets, transforms
 from cone_jax.data.datasets import Dataset
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
-from cone_jax.evaluation.evaluator import Variables
+from cone_jax.evaluation.registry import Variables
 from cone_jax.interop import files
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.memory_bank import MemoryBank

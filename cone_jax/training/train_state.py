@@ -17,7 +17,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cone_jax import memory_bank, models, momentum, objectives, sharding
+from cone_jax import distributed, memory_bank, models, momentum, objectives
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
 from cone_jax.settings import Average, Mixing, Settings
@@ -118,7 +118,7 @@ class Learner:
 
     @functools.cached_property
     def encoder(self) -> models.Encoder:
-        platform = self.platform or sharding.platform(self.mesh)
+        platform = self.platform or distributed.platform(self.mesh)
         return models.from_settings(self.settings.model, self.num_classes, platform)
 
     @functools.cached_property
@@ -209,7 +209,7 @@ class TrainState(flax.struct.PyTreeNode):
         """
 
         def placed(collection: Tree) -> Tree:
-            replicated = sharding.replicated(self.learner.mesh)
+            replicated = distributed.replicated(self.learner.mesh)
             return jax.device_put(jax.tree.map(np.array, collection), replicated)
 
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
@@ -252,7 +252,7 @@ def init_state(
         config,
         num_classes=num_classes,
         steps_per_epoch=steps_per_epoch,
-        mesh=sharding.make_mesh() if mesh is None else mesh,
+        mesh=distributed.make_mesh() if mesh is None else mesh,
         first_step=first_step,
         class_prior=class_prior,
     )
@@ -261,7 +261,7 @@ def init_state(
 
 def create_state(learner: Learner, rng: jax.Array) -> TrainState:
     """The state before the first step of the learner's stage, on its mesh."""
-    return _creator(sharding.platform(learner.mesh))(rng, learner=learner)
+    return _creator(distributed.platform(learner.mesh))(rng, learner=learner)
 
 
 def abstract_state(learner: Learner) -> TrainState:
@@ -277,7 +277,7 @@ def abstract_state(learner: Learner) -> TrainState:
 def shardings(state: TrainState) -> TrainState:
     """Where each array of the state is: on every device, but for the rows of a split bank."""
     mesh = state.learner.mesh
-    places = jax.tree.map(lambda _: sharding.replicated(mesh), state)
+    places = jax.tree.map(lambda _: distributed.replicated(mesh), state)
     if state.bank is None:
         return places
     return places.replace(bank=memory_bank.shardings(state.bank, mesh))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from cone_jax import losses, memory_bank, momentum, sharding
+from cone_jax import distributed, losses, memory_bank, momentum
 from cone_jax.data import on_device
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
@@ -94,7 +94,7 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         state, metrics = _keep_if(finite, before, state, metrics)
     # Without this the compiler is free to leave parts of the state split over devices.
     placed = jax.lax.with_sharding_constraint(state, shardings(state))
-    return placed, jax.lax.with_sharding_constraint(metrics, sharding.replicated(learner.mesh))
+    return placed, jax.lax.with_sharding_constraint(metrics, distributed.replicated(learner.mesh))
 
 
 def _pass_in_parts(state: TrainState, batch: Batch, rng: jax.Array) -> BatchResult:

@@ -10,7 +10,7 @@ from cone_jax import settings, workdir
 from cone_jax.config import get_field
 from cone_jax.errors import UserError
 from cone_jax.objectives.cross_entropy import CrossEntropy
-from cone_jax.objectives.registry import OBJECTIVES
+from cone_jax.objectives.objective import OBJECTIVES
 
 
 def test_defaults_are_valid_and_as_released():

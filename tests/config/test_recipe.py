@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cone_jax import sweeps
-from cone_jax.config import load_recipe, recipe
+from cone_jax.config import load_recipe, run_config
 from cone_jax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def write(path: Path, epochs: int) -> None:
 
 
 def test_the_packages_recipes_are_those_of_the_project():
-    packaged = {path.relative_to(recipe.PACKAGED) for path in recipe.PACKAGED.rglob("*.py")}
+    packaged = {path.relative_to(run_config.PACKAGED) for path in run_config.PACKAGED.rglob("*.py")}
     assert packaged == {path.relative_to(ROOT / "configs") for path in ROOT.glob("configs/**/*.py")}
 
 

@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from cone_jax.data import datasets
+from cone_jax.distributed import make_mesh
 from cone_jax.errors import UserError
 from cone_jax.recipes import cifar, folder, imagenet, imagenet_baselines, imagenet_light
-from cone_jax.sharding import make_mesh
 from cone_jax.training import train_state
 
 

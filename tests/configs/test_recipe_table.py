@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from cone_jax import config as config_lib
-from cone_jax import models, objectives, sharding, training
+from cone_jax import distributed, models, objectives, training
 from cone_jax.config import get_field, stage_configs
 from cone_jax.data import datasets, transforms
 from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
@@ -60,7 +60,7 @@ def check(config, expected, where):
 
 def abstract_steps(config, num_classes, num_images):
     """Traces one step of each stage, which leaves every shape of the state as it was."""
-    mesh = sharding.make_mesh(jax.devices()[:1])
+    mesh = distributed.make_mesh(jax.devices()[:1])
     for stage in stage_configs(config):
         steps_per_epoch = datasets.train_order(stage, num_images).steps_per_epoch
         prior = (1 / num_classes,) * num_classes
@@ -191,7 +191,7 @@ def test_every_method_fits_every_recipe(module, name):
 
 
 def test_linear_stages_follow_their_schedules():
-    mesh = sharding.make_mesh(jax.devices()[:1])
+    mesh = distributed.make_mesh(jax.devices()[:1])
     stage = stage_configs(cifar.get_config("100,supcon"))[1]
     learner = train_state.build_learner(stage, num_classes=100, steps_per_epoch=97, mesh=mesh)
     rates = [float(learner.learning_rate(epoch * 97)) for epoch in (0, 59, 60, 75, 90)]
@@ -203,7 +203,7 @@ def test_linear_stages_follow_their_schedules():
 
 
 def test_the_averaged_model_of_the_timm_recipe_is_torchvisions():
-    mesh = sharding.make_mesh(jax.devices()[:1])
+    mesh = distributed.make_mesh(jax.devices()[:1])
     config = imagenet.get_config("resnet50,timm")
     averaging = train_state.build_learner(
         config, num_classes=10, steps_per_epoch=1251, mesh=mesh

@@ -6,8 +6,8 @@ import pytest
 
 from cone_jax import config as config_lib
 from cone_jax.data import transforms
+from cone_jax.distributed import make_mesh
 from cone_jax.recipes import transfer
-from cone_jax.sharding import make_mesh
 from cone_jax.training import train_state
 
 # TFDS name, parts of the grid, part of the last run, test part, metric: typed from the protocol.

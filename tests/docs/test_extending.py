@@ -20,7 +20,7 @@ from cone_jax.models import EncoderOutput
 from cone_jax.models.registry import BACKBONES
 from cone_jax.modes import MODES, command_line
 from cone_jax.objectives import StepInputs
-from cone_jax.objectives.registry import OBJECTIVES
+from cone_jax.objectives.objective import OBJECTIVES
 from tests.docs import documents
 from tests.docs.documents import ROOT
 

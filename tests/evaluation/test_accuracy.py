@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from cone_jax import models, sharding
+from cone_jax import distributed, models
 from cone_jax.data import transforms
 from cone_jax.data.pipeline import EvalBatches
 from cone_jax.data.sources.array import ArraySource
@@ -37,8 +37,8 @@ def make_source(count=45, classes=7, missing=5):
 
 def evaluate(network, source, batch_size, devices, classes=None):
     encoder, variables = network
-    mesh = sharding.make_mesh(jax.devices()[:devices])
-    variables = jax.device_put(variables, sharding.replicated(mesh))
+    mesh = distributed.make_mesh(jax.devices()[:devices])
+    variables = jax.device_put(variables, distributed.replicated(mesh))
     batches = EvalBatches(source, transforms.parse(()), batch_size)
     examples = accuracy.examine(
         PlacedNetwork(encoder, MEAN, STD, mesh),
@@ -84,7 +84,7 @@ def test_top5_with_fewer_than_five_classes_is_one():
 
 def test_nothing_to_evaluate_is_said():
     with pytest.raises(ValueError, match="no batches"):
-        accuracy.examine(PlacedNetwork(None, MEAN, STD, sharding.make_mesh()), {}, [])
+        accuracy.examine(PlacedNetwork(None, MEAN, STD, distributed.make_mesh()), {}, [])
 
 
 def test_accuracies_of_classes_without_examples():

@@ -9,7 +9,7 @@ from cone_jax import config as config_lib
 from cone_jax.console import Metric
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
-from cone_jax.evaluation.evaluator import Evaluator, Outcome
+from cone_jax.evaluation.registry import Evaluator, Outcome
 
 
 def config_with(*evaluators, best="test/top1", options="", **changes):

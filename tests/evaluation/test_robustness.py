@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from cone_jax import sharding
+from cone_jax import distributed
 from cone_jax.data import transforms
 from cone_jax.errors import UserError
 from cone_jax.evaluation import accuracy, corrupted_sets
@@ -63,7 +63,7 @@ def variables(run):
 
 
 def placed(run, variables):
-    return jax.device_put(variables, sharding.replicated(run.mesh))
+    return jax.device_put(variables, distributed.replicated(run.mesh))
 
 
 def evaluate(run, variables, **fields):
@@ -107,7 +107,7 @@ def test_errors_are_those_of_each_picture_by_itself(run, variables):
 
 
 def test_one_device_and_eight_find_the_same(run, variables):
-    alone = run.on_mesh(sharding.make_mesh(jax.devices()[:1]))
+    alone = run.on_mesh(distributed.make_mesh(jax.devices()[:1]))
     assert evaluate(alone, variables).errors == evaluate(run, variables).errors
 
 

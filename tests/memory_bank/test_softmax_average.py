@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cone_jax import losses, memory_bank
-from cone_jax.memory_bank import lookup, sharded
+from cone_jax.memory_bank import bank, lookup
 
 pytestmark = pytest.mark.optimised
 
@@ -26,37 +26,37 @@ def test_blocks_in_any_order_give_the_dense_average(scale, hidden, seed):
     where = rng.random((3, 12)) >= hidden
     blocks = [slice(0, 5), slice(5, 6), slice(6, 12)]
     parts = [
-        sharded.of_block(
+        bank.block_average(
             jnp.asarray(logits[:, block], jnp.float32),
             jnp.asarray(values[block], jnp.float32),
             where=jnp.asarray(where[:, block]),
         )
         for block in rng.permutation(np.array(blocks, dtype=object))
     ]
-    merged = sharded.merge(parts[0], sharded.merge(parts[1], parts[2]))
+    merged = bank.merge_averages(parts[0], bank.merge_averages(parts[1], parts[2]))
     shown = logits.astype(np.float32).astype(np.float64)
     for i in range(3):
         seen = where[i] if where[i].any() else np.ones(12, bool)
         row = np.where(seen, shown[i] if where[i].any() else 0.0, -np.inf)
         weights = np.exp(row - row.max())
         expected = weights @ values / weights.sum()
-        np.testing.assert_allclose(sharded.finish(merged)[i], expected, atol=1e-5)
+        np.testing.assert_allclose(bank.finish_average(merged)[i], expected, atol=1e-5)
 
 
 def test_rows_that_do_not_exist_have_no_part_in_the_mean():
-    part = sharded.of_block(
+    part = bank.block_average(
         jnp.zeros((1, 3)),
         jnp.array([[0.0], [2.0], [9.0]]),
         where=jnp.zeros((1, 3), bool),
         exists=jnp.array([True, True, False]),
     )
-    nothing = sharded.of_block(
+    nothing = bank.block_average(
         jnp.zeros((1, 1)),
         jnp.full((1, 1), 9.0),
         where=jnp.zeros((1, 1), bool),
         exists=jnp.zeros(1, bool),
     )
-    np.testing.assert_allclose(sharded.finish(sharded.merge(nothing, part)), 1.0)
+    np.testing.assert_allclose(bank.finish_average(bank.merge_averages(nothing, part)), 1.0)
 
 
 def test_a_bank_of_several_blocks_gives_what_the_whole_gives(monkeypatch):

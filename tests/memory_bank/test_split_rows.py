@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cone_jax import memory_bank, sharding
+from cone_jax import distributed, memory_bank
 
 pytestmark = pytest.mark.optimised
 
@@ -14,7 +14,7 @@ DIM, CLASSES = 4, 5
 
 @pytest.fixture(scope="module")
 def mesh():
-    return sharding.make_mesh()
+    return distributed.make_mesh()
 
 
 def keys_of(rng, count, first_id):
@@ -131,7 +131,7 @@ def test_queries_split_over_devices_need_no_other_device(mesh):
     bank, _ = both_banks(mesh, 8 * 1021, (8, 8))
     bank = bank.replace(mesh=mesh)
     keys = keys_of(np.random.default_rng(1), 16, first_id=5)
-    queries = jax.device_put(keys["features"], sharding.split(mesh))
+    queries = jax.device_put(keys["features"], distributed.split(mesh))
 
     def look_up(bank, queries):
         near = memory_bank.neighbours(bank, queries, 4)

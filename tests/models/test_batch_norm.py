@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cone_jax import sharding
+from cone_jax import distributed
 from cone_jax.errors import UserError
 from cone_jax.models.layers import BatchNorm, Layers
 
@@ -203,11 +203,11 @@ def test_a_single_value_a_channel_is_no_division_by_zero(for_cpu):
 def test_a_batch_split_over_devices_has_global_statistics(offset, for_cpu):
     x, dy, variables = draw((16, 3, 3, 5), offset=offset)
     variables["batch_stats"]["mean"] += np.float32(offset)
-    mesh = sharding.make_mesh()
+    mesh = distributed.make_mesh()
     assert mesh.size == 8
     module = BatchNorm(train=True, for_cpu=for_cpu)
-    rows = sharding.to_devices(mesh, {"x": x, "dy": dy})
-    replicated = jax.device_put(variables, sharding.replicated(mesh))
+    rows = distributed.to_devices(mesh, {"x": x, "dy": dy})
+    replicated = jax.device_put(variables, distributed.replicated(mesh))
     shared = gradients(module, replicated, rows["x"], rows["dy"])
     alone = gradients(module, variables, x, dy)
     assert len(shared[0].sharding.device_set) == 8
@@ -219,9 +219,9 @@ def test_a_batch_split_over_devices_has_global_statistics(offset, for_cpu):
 @both_forms
 def test_groups_give_every_device_its_own_statistics(for_cpu):
     x, dy, variables = draw((16, 3, 3, 5))
-    mesh = sharding.make_mesh()
-    rows = sharding.to_devices(mesh, {"x": x, "dy": dy})
-    replicated = jax.device_put(variables, sharding.replicated(mesh))
+    mesh = distributed.make_mesh()
+    rows = distributed.to_devices(mesh, {"x": x, "dy": dy})
+    replicated = jax.device_put(variables, distributed.replicated(mesh))
     y, statistics, dx, d_scale, d_bias = gradients(
         BatchNorm(train=True, groups=8, for_cpu=for_cpu), replicated, rows["x"], rows["dy"]
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cone_jax import config as config_lib
-from cone_jax import objectives, sharding, training
+from cone_jax import distributed, objectives, training
 from cone_jax.data.on_device import normalise_images
 from cone_jax.training.run import Run
 
@@ -87,7 +87,7 @@ def test_trains_above_chance_and_survives_degenerate_labels(method_config):
 
     for name, labels in DEGENERATE.items():
         state = run.init_state()
-        changed = {**batch, **sharding.to_devices(run.mesh, {"label": labels.astype(np.int32)})}
+        changed = {**batch, **distributed.to_devices(run.mesh, {"label": labels.astype(np.int32)})}
         for _ in range(2):  # the second step sees a bank of such labels
             state, metrics = training.train_step(state, changed)
         leaves = jax.tree.leaves((state.params, state.batch_stats, metrics))

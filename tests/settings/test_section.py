@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from cone_jax import config as config_lib
 from cone_jax import settings
 from cone_jax.errors import UserError
-from cone_jax.objectives.registry import OBJECTIVES
+from cone_jax.objectives.objective import OBJECTIVES
 from cone_jax.settings import FieldEntry, Section, Settings, field
 
 ENTRIES = [*Settings().entries(), *(e for each in OBJECTIVES.values() for e in each().entries())]

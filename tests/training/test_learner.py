@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from cone_jax import sharding, training
+from cone_jax import distributed, training
 from cone_jax.errors import UserError
 from cone_jax.training import train_state
 from cone_jax.training.run import Run
@@ -25,13 +25,13 @@ def test_a_run_that_is_opened_again_does_not_compile_again(separable_config):
 
 
 def test_learners_differ_where_anything_about_them_does(quick_config):
-    lengths = {"num_classes": 10, "steps_per_epoch": 5, "mesh": sharding.make_mesh()}
+    lengths = {"num_classes": 10, "steps_per_epoch": 5, "mesh": distributed.make_mesh()}
     learner = train_state.build_learner(quick_config, **lengths)
     assert learner == train_state.build_learner(quick_config, **lengths)
     assert hash(learner) == hash(train_state.build_learner(quick_config, **lengths))
     others = [
         dataclasses.replace(learner, first_step=1),
-        dataclasses.replace(learner, mesh=sharding.make_mesh(jax.devices()[:1])),
+        dataclasses.replace(learner, mesh=distributed.make_mesh(jax.devices()[:1])),
         train_state.build_learner(quick_config, **{**lengths, "num_classes": 11}),
     ]
     quick_config.objective.cone.sup_weight = 0.1

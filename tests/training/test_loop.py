@@ -7,7 +7,7 @@ from rich.console import Console
 from cone_jax import training
 from cone_jax.errors import TrainingFailed, UserError
 from cone_jax.evaluation.classification import Classification
-from cone_jax.evaluation.evaluator import Outcome
+from cone_jax.evaluation.registry import Outcome
 from cone_jax.training.run import Run
 from cone_jax.workdir.checkpoints import Checkpoints
 from cone_jax.workdir.metrics import read_records

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from cone_jax import sharding, training
-from cone_jax.training import profiling, train_state
+from cone_jax import distributed, training
+from cone_jax.training import train_log, train_state
 from cone_jax.training.train_state import abstract_state
 
 
@@ -36,7 +36,7 @@ class Device:
 def mesh_of(platform: str, devices: int = 2) -> Mesh:
     client = Client(platform)
     stand_ins = np.array([Device(client, number) for number in range(devices)], dtype=object)
-    return Mesh(stand_ins, (sharding.DATA_AXIS,), axis_types=(AxisType.Auto,))
+    return Mesh(stand_ins, (distributed.DATA_AXIS,), axis_types=(AxisType.Auto,))
 
 
 def trace_step(config, mesh):
@@ -45,7 +45,7 @@ def trace_step(config, mesh):
     size = config.data.image_size
 
     def rows(shape, dtype):
-        place = sharding.split(mesh)
+        place = distributed.split(mesh)
         return jax.ShapeDtypeStruct((config.batch_size, *shape), dtype, sharding=place)
 
     batch = {
@@ -57,15 +57,15 @@ def trace_step(config, mesh):
 
 
 def test_a_mesh_knows_its_platform():
-    assert sharding.platform(sharding.make_mesh()) == "cpu"
-    assert sharding.platform(mesh_of("tpu")) == "tpu"
+    assert distributed.platform(distributed.make_mesh()) == "cpu"
+    assert distributed.platform(mesh_of("tpu")) == "tpu"
 
 
 @pytest.mark.parametrize("platform", ["tpu", "gpu"])
 def test_the_network_is_made_for_the_mesh(tiny_config, platform):
     arguments = {"num_classes": 10, "steps_per_epoch": 4}
     there = train_state.build_learner(tiny_config, mesh=mesh_of(platform), **arguments)
-    here = train_state.build_learner(tiny_config, mesh=sharding.make_mesh(), **arguments)
+    here = train_state.build_learner(tiny_config, mesh=distributed.make_mesh(), **arguments)
     assert there.encoder.make.platform == platform
     assert here.encoder.make.platform == "cpu"
     assert there.encoder.spec == here.encoder.spec
@@ -77,7 +77,7 @@ def test_a_step_for_a_tpu_has_xlas_convolutions_and_no_branch(tiny_config):
     jaxpr = str(trace_step(tiny_config, mesh_of("tpu")).jaxpr)
     # Query and key forward, and two gradients; not one for the pixels.
     assert jaxpr.count(" conv_general_dilated") == 52 * 4 - 1
-    on_cpu = str(trace_step(tiny_config, sharding.make_mesh()).jaxpr)
+    on_cpu = str(trace_step(tiny_config, distributed.make_mesh()).jaxpr)
     assert on_cpu.count(" conv_general_dilated") == 3  # the stem's: query, key, gradient
     assert on_cpu.count(" cond[") > jaxpr.count(" cond[")
 
@@ -88,6 +88,6 @@ def test_a_step_is_lowered_for_a_tpu_without_one(tiny_config):
 
 
 def test_out_of_memory_advises_half_precision_where_that_is_fast(tiny_config):
-    assert "bfloat16" in profiling._advice(tiny_config, mesh_of("tpu"))
-    assert "bfloat16" not in profiling._advice(tiny_config, mesh_of("cpu"))
-    assert "bank.sharding" not in profiling._advice(tiny_config, mesh_of("tpu", devices=1))
+    assert "bfloat16" in train_log._advice(tiny_config, mesh_of("tpu"))
+    assert "bfloat16" not in train_log._advice(tiny_config, mesh_of("cpu"))
+    assert "bank.sharding" not in train_log._advice(tiny_config, mesh_of("tpu", devices=1))

@@ -8,7 +8,7 @@ import torch
 from flax.traverse_util import flatten_dict
 
 from cone_jax import models
-from cone_jax.config.recipe import load_recipe
+from cone_jax.config.run_config import load_recipe
 from cone_jax.errors import UserError
 from cone_jax.interop import layouts
 from cone_jax.settings import Model, Optimizer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cone_jax import config as config_lib
-from cone_jax import sharding, training
+from cone_jax import distributed, training
 from cone_jax.errors import UserError
 from cone_jax.models import registry
 from cone_jax.training.run import Run
@@ -155,7 +155,7 @@ def test_a_split_bank_is_restored_on_another_number_of_devices(separable_config,
     run = Run.open(separable_config)
     expected = jax.device_get(take_steps(separable_config, 6)[0])
     training.train(separable_config, tmp_path)
-    mesh = sharding.make_mesh(jax.devices()[:3])
+    mesh = distributed.make_mesh(jax.devices()[:3])
     abstract = run.on_mesh(mesh).abstract_state()
     with Checkpoints(tmp_path) as checkpoints:
         restored = checkpoints.restore(6, abstract).state

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cone_jax import losses, momentum, sharding, training
+from cone_jax import distributed, losses, momentum, training
 from cone_jax.data.on_device import normalise_images
 
 pytestmark = pytest.mark.optimised
@@ -23,7 +23,7 @@ def make_batch(seed=0, size=8):
 
 
 def start(config, devices=None):
-    mesh = sharding.make_mesh(jax.devices()[:devices] if devices else None)
+    mesh = distributed.make_mesh(jax.devices()[:devices] if devices else None)
     state = training.init_state(
         config, jax.random.key(0), num_classes=10, steps_per_epoch=4, mesh=mesh
     )
@@ -34,7 +34,7 @@ def take_steps(config, count, devices=None):
     state, mesh = start(config, devices)
     history = []
     for seed in range(count):
-        state, metrics = training.train_step(state, sharding.to_devices(mesh, make_batch(seed)))
+        state, metrics = training.train_step(state, distributed.to_devices(mesh, make_batch(seed)))
         history.append(jax.device_get(metrics))
     return jax.device_get(state), history
 
@@ -74,14 +74,14 @@ def test_step_compiles_once_and_keeps_the_state_replicated(quick_config):
     quick_config.seed = 12345  # a config of its own, so that nothing is compiled yet
     state, mesh = start(quick_config)
     for seed in range(4):
-        state, _ = training.train_step(state, sharding.to_devices(mesh, make_batch(seed)))
+        state, _ = training.train_step(state, distributed.to_devices(mesh, make_batch(seed)))
     assert training.train_step._cache_size() == traces_before + 1
     assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state))
 
 
 def test_state_is_donated(quick_config):
     state, mesh = start(quick_config)
-    training.train_step(state, sharding.to_devices(mesh, make_batch()))
+    training.train_step(state, distributed.to_devices(mesh, make_batch()))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
@@ -91,11 +91,11 @@ def test_order_of_a_step_average_key_bank(quick_config):
     quick_config.optimizer.learning_rate = 0.5
     quick_config.schedule.warmup_epochs = 0.0
     state, mesh = start(quick_config, devices=1)
-    state, _ = training.train_step(state, sharding.to_devices(mesh, make_batch(0)))
+    state, _ = training.train_step(state, distributed.to_devices(mesh, make_batch(0)))
     before = jax.device_get(state)
     batch = make_batch(1)
     encoder, learner = state.learner.encoder, state.learner
-    after, _ = training.train_step(state, sharding.to_devices(mesh, batch))
+    after, _ = training.train_step(state, distributed.to_devices(mesh, batch))
 
     m = float(learner.key_momentum(1))
     expected_ema = jax.tree.map(lambda e, p: m * e + (1 - m) * p, before.ema_params, before.params)
@@ -128,7 +128,7 @@ def test_average_after_the_update_as_in_the_papers_algorithm(quick_config):
     quick_config.schedule.warmup_epochs = 0.0
     state, mesh = start(quick_config, devices=1)
     before = jax.device_get(state)
-    after, _ = training.train_step(state, sharding.to_devices(mesh, make_batch(0)))
+    after, _ = training.train_step(state, distributed.to_devices(mesh, make_batch(0)))
     expected = momentum.update(before.ema_params, jax.device_get(after.params), 0.5)
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(after.ema_params), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -148,7 +148,7 @@ def test_two_views_go_to_query_and_key(quick_config):
     batch = make_batch(0)
     one_view = batch["image"]
     batch["image"] = np.stack([one_view, np.zeros_like(one_view)], axis=1)
-    after, _ = training.train_step(state, sharding.to_devices(mesh, batch))
+    after, _ = training.train_step(state, distributed.to_devices(mesh, batch))
     # All keys come from the black view, so they are all alike.
     keys = np.asarray(after.bank.features[:BATCH])
     np.testing.assert_allclose(keys, np.broadcast_to(keys[:1], keys.shape), atol=1e-4)
@@ -159,7 +159,7 @@ def test_same_seed_same_bits_and_another_seed_others(quick_config):
     second, _ = take_steps(quick_config, 3)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(a, b)
-    mesh = sharding.make_mesh()
+    mesh = distributed.make_mesh()
     other = training.init_state(
         quick_config, jax.random.key(1), num_classes=10, steps_per_epoch=4, mesh=mesh
     )

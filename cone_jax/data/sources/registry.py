@@ -9,8 +9,8 @@ from cone_jax.data import decode
 from cone_jax.data.sources import array, fgvc_aircraft, image_folder, packed, splits, tfds
 from cone_jax.data.sources.source import Record, Source
 from cone_jax.errors import UserError, closest
-from cone_jax.registry import Registry
 from cone_jax.settings import Data
+from cone_jax.spec_strings import Registry
 
 # Each opens a split of the data set that the section ``data`` of a config names.
 _OWN: dict[str, Callable[[str, Data], Source]] = {

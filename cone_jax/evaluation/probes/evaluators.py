@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from cone_jax.console import Metric, Report
 from cone_jax.evaluation.accuracy import RANKED_METRICS
-from cone_jax.evaluation.evaluator import EvaluatedRun, Evaluator, Outcome, Variables
 from cone_jax.evaluation.probes import knn, linear
 from cone_jax.evaluation.probes.extraction import SPACES, Labelled, extract
+from cone_jax.evaluation.registry import EvaluatedRun, Evaluator, Outcome, Variables
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from cone_jax import losses, sharding
+from cone_jax import distributed, losses
 from cone_jax.evaluation.accuracy import RANKS, ranked_accuracies
 from cone_jax.evaluation.probes.extraction import Labelled
 
@@ -61,11 +61,11 @@ def knn_classes(
     """
     counts = sorted({min(k, len(train[1])) for k in ks})
     block = max(query_rows // mesh.size, 1) * mesh.size
-    gather = jax.jit(lambda rows: rows, out_shardings=sharding.replicated(mesh))
+    gather = jax.jit(lambda rows: rows, out_shardings=distributed.replicated(mesh))
     found: dict[int, list[np.ndarray]] = {k: [] for k in counts}
     for first in range(0, len(queries), block):
         rows = queries[first : first + block]
-        placed = jax.device_put(_padded(rows, block), sharding.split(mesh))
+        placed = jax.device_put(_padded(rows, block), distributed.split(mesh))
         near = _nearest(placed, _chunks(*train, train_rows, mesh), counts[-1])
         for k in counts:
             ranked = _rank(near, k=k, num_classes=num_classes, temperature=temperature)
@@ -81,7 +81,7 @@ def _chunks(
     for first in range(0, len(train), size):
         rows, names = train[first : first + size], labels[first : first + size]
         chunk = _padded(rows, size), _padded(names, size), np.arange(size) < len(rows)
-        yield jax.device_put(chunk, sharding.replicated(mesh))
+        yield jax.device_put(chunk, distributed.replicated(mesh))
 
 
 def _nearest(

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from cone_jax import sharding
+from cone_jax import distributed
 from cone_jax.data.sources import splits
 from cone_jax.evaluation.accuracy import RANKS, ranked_accuracies
 from cone_jax.evaluation.probes.extraction import Labelled
@@ -125,13 +125,13 @@ def fit(
             np.zeros(num_classes, np.float32),
         )
     found = _minimise(
-        jax.device_put(start, sharding.replicated(mesh)),
-        jax.device_put(rows, sharding.split(mesh)),
+        jax.device_put(start, distributed.replicated(mesh)),
+        jax.device_put(rows, distributed.split(mesh)),
         jnp.float32(l2),
         jnp.float32(tolerance),
         max_steps=max_steps,
     )
-    gather = jax.jit(lambda tree: tree, out_shardings=sharding.replicated(mesh))
+    gather = jax.jit(lambda tree: tree, out_shardings=distributed.replicated(mesh))
     return LinearClassifier(*jax.device_get(gather(found)))
 
 

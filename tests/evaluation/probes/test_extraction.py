@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from cone_jax import models, sharding
+from cone_jax import distributed, models
 from cone_jax.data import transforms
 from cone_jax.data.pipeline import EvalBatches
 from cone_jax.data.sources.array import ArraySource
@@ -28,11 +28,11 @@ def test_every_example_once_and_in_order(network, batch_size, devices):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (21, 8, 8, 3)).astype(np.uint8)
     labels = rng.integers(0, 3, 21)
-    mesh = sharding.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     batches = EvalBatches(ArraySource(images, labels, "abc"), transforms.parse(()), batch_size)
     found = extract(
         PlacedNetwork(encoder, MEAN, STD, mesh),
-        jax.device_put(variables, sharding.replicated(mesh)),
+        jax.device_put(variables, distributed.replicated(mesh)),
         (batches[i] for i in range(len(batches))),
     )
     pixels = (images.astype(np.float32) / 255 - 0.5) / 0.5

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier
 
-from cone_jax import sharding
+from cone_jax import distributed
 from cone_jax.evaluation.probes import knn
 
 T = 0.07
 
 
 def mesh(devices=1):
-    return sharding.make_mesh(jax.devices()[:devices])
+    return distributed.make_mesh(jax.devices()[:devices])
 
 
 def reference(train, labels, queries, k, num_classes):

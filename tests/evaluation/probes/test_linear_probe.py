@@ -6,12 +6,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, top_k_accuracy_score
 
-from cone_jax import sharding
+from cone_jax import distributed
 from cone_jax.evaluation.probes import few_shot, linear
 
 
 def mesh(devices=1):
-    return sharding.make_mesh(jax.devices()[:devices])
+    return distributed.make_mesh(jax.devices()[:devices])
 
 
 @pytest.fixture(scope="module")

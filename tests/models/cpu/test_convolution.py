@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cone_jax.models.cpu import convolution
+from cone_jax.models.cpu import layers
 
 pytestmark = pytest.mark.optimised
 
@@ -63,7 +63,7 @@ def float64_convolution(x, kernel, padding, groups, stride):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_form_is_the_same_convolution(kind, stride):
     x, kernel, padding, groups = operands(kind)
-    ours = run(convolution.convolve, x, kernel, padding, groups, stride)
+    ours = run(layers.convolve, x, kernel, padding, groups, stride)
     stock = run(plain, x, kernel, padding, groups, stride)
     for one, other in zip(ours, stock, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
@@ -75,7 +75,7 @@ def test_every_form_is_the_same_convolution(kind, stride):
 def test_bfloat16_sums_are_taken_in_float32(kind):
     x, kernel, padding, groups = operands(kind)
     low = [jnp.asarray(a, jnp.bfloat16) for a in (x, kernel)]
-    y, dx, d_kernel = run(convolution.convolve, *low, padding, groups, 1)
+    y, dx, d_kernel = run(layers.convolve, *low, padding, groups, 1)
     assert y.dtype == dx.dtype == d_kernel.dtype == jnp.bfloat16
     exact = float64_convolution(*(np.asarray(a, np.float32) for a in low), padding, groups, 1)
     # One rounding of the result: half a unit in the eighth bit.
@@ -89,17 +89,17 @@ def test_winograd_is_the_same_convolution(shape, in_groups, monkeypatch):
     batch, height, width, inputs, outputs = shape
     if in_groups:
         monkeypatch.setattr(jax, "device_count", lambda: 1)
-        monkeypatch.setattr(convolution, "GROUP", 7_000)  # of two images and of three
-        monkeypatch.setattr(convolution, "GRADIENT_GROUP", 1)
+        monkeypatch.setattr(layers, "GROUP", 7_000)  # of two images and of three
+        monkeypatch.setattr(layers, "GRADIENT_GROUP", 1)
         x = jnp.zeros((batch, height, width, inputs))
-        assert len(convolution._in_groups(x, convolution.GROUP)) > 1
+        assert len(layers._in_groups(x, layers.GROUP)) > 1
     rng = np.random.default_rng(0)
     x = rng.normal(size=(batch, height, width, inputs)).astype(np.float32)
     kernel = rng.normal(size=(3, 3, inputs, outputs)).astype(np.float32)
     padding = ((1, 1), (1, 1))
 
     def by_winograd(x, kernel, *_, **__):
-        return convolution.winograd(x, kernel)
+        return layers.winograd(x, kernel)
 
     ours = run(by_winograd, x, kernel, padding, 1, 1)
     stock = run(plain, x, kernel, padding, 1, 1)
@@ -112,7 +112,7 @@ def test_winograd_is_the_same_convolution(shape, in_groups, monkeypatch):
 def test_groups_of_images_fit_into_the_cache(monkeypatch):
     def images(batch, channels, most):
         x = jnp.zeros((batch, 6, 8, channels))  # four tiles of 36 places an image
-        groups = convolution._in_groups(x, most)
+        groups = layers._in_groups(x, most)
         np.testing.assert_array_equal(groups.reshape(x.shape), x)
         return groups.shape[1]
 
@@ -133,7 +133,7 @@ def test_winograd_is_taken_where_it_pays_only():
         weights = jax.ShapeDtypeStruct((kernel, kernel, inputs, outputs), dtype)
         padding = ((kernel // 2,) * 2,) * 2
         apply = functools.partial(
-            convolution.convolve, strides=(stride, stride), padding=padding, feature_group_count=1
+            layers.convolve, strides=(stride, stride), padding=padding, feature_group_count=1
         )
         return " conv_general_dilated" not in str(jax.make_jaxpr(apply)(x, weights))
 

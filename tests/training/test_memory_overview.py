@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from cone_jax import sharding, training
+from cone_jax import distributed, training
 from cone_jax.errors import TrainingFailed
 from cone_jax.evaluation import inference
-from cone_jax.training import loop, profiling
+from cone_jax.training import loop, train_log
 from cone_jax.training.run import Run
 from cone_jax.workdir.metrics import METRICS_FILE, read_records
 
@@ -23,7 +23,7 @@ def test_parts_of_the_state_are_counted_on_one_device(separable_config):
     run = Run.open(separable_config)
     state = run.init_state()
     batch = next(run.train_stream(0, print))
-    line = profiling.overview(state, batch)
+    line = train_log.overview(state, batch)
     sizes = {
         name: float(value) * UNITS[unit]
         for name, value, unit in re.findall(r"([a-z][a-z ]*) ([\d.]+) (B|KiB|MiB)", line)
@@ -41,9 +41,9 @@ def test_parts_of_the_state_are_counted_on_one_device(separable_config):
 
 def test_memory_is_told_before_the_first_step_and_once(separable_config, monkeypatch, tmp_path):
     told, step = [], loop.train_step
-    say = profiling.overview
+    say = train_log.overview
     monkeypatch.setattr(
-        profiling,
+        train_log,
         "overview",
         lambda state, batch: told.append(int(state.step)) or say(state, batch),
     )
@@ -74,7 +74,7 @@ def test_out_of_memory_names_what_to_lower(separable_config, monkeypatch, tmp_pa
 def test_other_errors_of_a_device_stay_what_they_are(separable_config):
     with (
         pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
-        profiling.explained(separable_config, sharding.make_mesh()),
+        train_log.explained(separable_config, distributed.make_mesh()),
     ):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
