@@ -107,10 +107,16 @@ def mermaid(way: Way) -> str:
     names = {file: f"f{index}" for index, file in enumerate(way.calls)}
     lines = ["flowchart LR"]
     for file, (_, caller) in way.calls.items():
-        lines.append(f'    {names[file]}["{file.removeprefix("cone_jax/").removesuffix(".py")}"]')
+        lines.append(f'    {names[file]}["{short_name(file)}"]')
         if caller in names:
             lines.append(f"    {names[caller]} --> {names[file]}")
     return "\n".join(lines)
+
+
+def short_name(file: str) -> str:
+    """The name of a file of the package within it, of another one its path."""
+    inside = file.removeprefix("cone_jax/")
+    return inside.removesuffix(".py") if inside != file else file
 
 
 def listing(way: Way) -> str:

@@ -19,7 +19,7 @@ def picture() -> str:
 
 def test_the_way_is_short_and_goes_from_the_entry_point_to_the_checkpoint(picture):
     files = re.findall(r'\["(.+)"\]', picture)
-    assert files[0] == "main"
+    assert files[0] == "main.py"
     assert {"training/loop", "training/train_step", "losses", "workdir/checkpoints"} <= set(files)
     assert len(files) <= 45
 
