@@ -3,16 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-quick docs-check bench browser lint audit
+.PHONY: train test test-quick docs-check bench browser compilers lint audit
 
 train: $(VENV)/runtime.stamp
 	$(BIN)/python main.py --config=configs/digits.py --workdir=runs/digits
 
-test: lint browser
+test: lint browser compilers
 	$(BIN)/python -m pytest
 
 # Less than four minutes on two cores: what needs neither long compilations nor several processes.
-QUICK := config configs data memory_bank sweeps docs/test_documents.py test_atomic_file.py \
+QUICK := config configs data launching/test_images.py launching/test_tpu_worker.py memory_bank sweeps \
+	docs/test_documents.py test_storage.py \
 	test_losses.py test_momentum.py test_package.py test_project.py test_registry.py \
 	test_security.py test_spec_strings.py test_structure.py
 
@@ -38,16 +39,23 @@ browser:
 			&& apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } \
 		|| echo "no Chromium: the report is not looked at in a browser"
 
+# The compilers of TPUs and GPUs, in folders of their own: beside the environment, not in it.
+compilers: $(VENV)/runtime.stamp
+	$(BIN)/python -m cone_jax.compilation.environment
+
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/shellcheck scripts/*.sh
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/python scripts/check_manifests.py scripts/*.yaml
 
 # Looks the pins up in PyPI's database of vulnerabilities. Strict: where the database cannot be
 # reached, or does not know a package, that is a failure, not "no known vulnerabilities".
 audit: $(VENV)/audit.stamp
-	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements.txt
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip \
+		--requirement requirements.txt --requirement requirements-buckets.txt
 
 $(VENV)/audit.stamp: requirements-audit.txt
 	$(PYTHON) -m venv $(VENV)/audit
@@ -61,6 +69,6 @@ $(VENV)/runtime.stamp: requirements.txt
 	$(BIN)/python -m pip install --quiet --requirement requirements.txt
 	@touch $@
 
-$(VENV)/dev.stamp: requirements-dev.txt $(VENV)/runtime.stamp
+$(VENV)/dev.stamp: requirements-dev.txt requirements-buckets.txt $(VENV)/runtime.stamp
 	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	@touch $@

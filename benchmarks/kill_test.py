@@ -1,6 +1,9 @@
 """Kills a training process again and again, and compares what comes out with a run left alone.
 
     python benchmarks/kill_test.py --kills=50
+    python benchmarks/kill_test.py --kills=50 --workdir=gs://bucket/kills
+
+With --workdir the killed runs are there; the run left alone is always on a disk.
 
 SIGKILL falls at moments drawn at random: a quarter each at any time, while the step is compiled, in
 an evaluation, in a checkpoint write. The run is started again each time. When it is done, every
@@ -27,9 +30,9 @@ sys.path.insert(0, str(ROOT))
 import jax
 import numpy as np
 
-from cone_jax import workdir
+from cone_jax import storage, workdir
 from cone_jax.training.run import Run
-from cone_jax.workdir.checkpoints import Checkpoints
+from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, COMMIT_FILE, Checkpoints
 from cone_jax.workdir.metrics import METRICS_FILE
 
 # Small enough to start in seconds, long enough to be hit everywhere: frequent checkpoints and
@@ -46,6 +49,8 @@ SETTINGS = (
     "--config.checkpoint.every_epochs=0.2",
 )
 
+SCRATCH = Path()  # a local directory for what processes say, while `main` runs
+
 # What a kill may wait for, and how many seconds it then waits at most, to fall anywhere inside.
 MOMENTS = {"any time": 0.0, "compiling": 2.0, "evaluating": 0.05, "writing": 0.02}
 
@@ -54,7 +59,7 @@ def start(directory: Path, steps: int) -> subprocess.Popen:
     """The training process. It says in a file what it is doing; see `announce`."""
     said = _said(directory)
     said.write_text("starting\n")
-    compiled = directory.with_name(f"{directory.name}.compiled")
+    compiled = SCRATCH / f"{directory.name}.compiled"
     command = [sys.executable, __file__, "--announce", said, f"--workdir={directory}"]
     return subprocess.Popen(
         [*command, f"--config.steps={steps}", *SETTINGS],
@@ -67,7 +72,7 @@ def start(directory: Path, steps: int) -> subprocess.Popen:
 
 
 def announce(said: Path, arguments: list[str]) -> int:
-    """`main.py`, that writes to `said` when it begins to compile or evaluate, and when it ends."""
+    """`main.py`, that writes to `said` when it begins to compile, evaluate or save, and ends."""
     import main as program
     from cone_jax.evaluation.classification import Classification
     from cone_jax.training import train_log
@@ -86,15 +91,20 @@ def announce(said: Path, arguments: list[str]) -> int:
 
     train_log.overview = announced("compiling", train_log.overview)  # the first that needs the step
     Classification.evaluate = announced("evaluating", Classification.evaluate)
+    Checkpoints.save = announced("saving", Checkpoints.save)
     return program.main(arguments)
 
 
 def _said(directory: Path) -> Path:
-    return directory.with_name(f"{directory.name}.said")
+    return SCRATCH / f"{directory.name}.said"
 
 
 def _is_writing(directory: Path) -> bool:
-    return any(directory.glob("checkpoints/*tmp*"))
+    folder = directory / CHECKPOINTS_FOLDER
+    if not storage.is_remote(directory):
+        return any(folder.glob("*tmp*"))
+    whole = {path.name for path in storage.whole_directories(folder, COMMIT_FILE)}
+    return folder.is_dir() and any(path.name not in whole for path in folder.iterdir())
 
 
 def finish(directory: Path, steps: int) -> float:
@@ -112,13 +122,16 @@ def wait_for(moment: str, process: subprocess.Popen, directory: Path, rng: rando
     times = 1 if moment == "compiling" else rng.randint(1, 3)
     seen, before = 0, False
     while process.poll() is None and seen < times:
-        if moment == "writing":
+        if moment == "writing" and storage.is_remote(directory):
+            seen = _said(directory).read_text().split().count("saving")
+        elif moment == "writing":
             now = _is_writing(directory)
             seen, before = seen + (now and not before), now
         else:
             seen = _said(directory).read_text().split().count(moment)
         time.sleep(0.001)
-    time.sleep(rng.uniform(0.0, MOMENTS[moment]))
+    slow = moment == "writing" and storage.is_remote(directory)
+    time.sleep(rng.uniform(0.0, 1.0 if slow else MOMENTS[moment]))
 
 
 def where(directory: Path) -> str:
@@ -128,13 +141,18 @@ def where(directory: Path) -> str:
 
 
 def kill_until_done(
-    directory: Path, steps: int, kills: int, longest: float, rng: random.Random
+    directory: Path,
+    steps: int,
+    kills: int,
+    longest: float,
+    rng: random.Random,
+    in_turn: bool = False,
 ) -> list[str]:
     """Kills the run up to `kills` times, then lets it finish; returns where the kills fell."""
     fell: list[str] = []
     for count in range(kills):
         process = start(directory, steps)
-        moment = rng.choice(list(MOMENTS))
+        moment = list(MOMENTS)[count % len(MOMENTS)] if in_turn else rng.choice(list(MOMENTS))
         if moment == "any time":
             time.sleep(rng.uniform(0.5, longest))
         else:
@@ -189,17 +207,24 @@ def main() -> None:
         help="seconds before a kill at any time, at most; 0: half of what the run takes left alone",
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workdir", default="", help="where the killed runs go; default: a disk")
+    parser.add_argument("--in_turn", action="store_true", help="the kinds of moments in turn")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        whole = Path(scratch, "whole")
+        global SCRATCH
+        SCRATCH = Path(scratch)
+        below = storage.path(options.workdir, "--workdir") if options.workdir else SCRATCH
+        whole = SCRATCH / "whole"
         seconds = finish(whole, options.steps)
         print(f"left alone, the run takes {seconds:.0f} s", flush=True)
         rng, longest = random.Random(options.seed), options.longest or seconds / 2
         spent = runs = failures = 0
         all_fell: collections.Counter[str] = collections.Counter()
         while spent < options.kills:
-            killed = Path(scratch, f"killed{runs}")
-            fell = kill_until_done(killed, options.steps, options.kills - spent, longest, rng)
+            killed = below / f"killed{runs}"
+            storage.remove_directory(killed)
+            left = options.kills - spent
+            fell = kill_until_done(killed, options.steps, left, longest, rng, options.in_turn)
             found = differences(whole, killed, options.steps)
             print(
                 f"run {runs}: {len(fell)} kills; differences: {'; '.join(found) or 'none'}",

@@ -121,8 +121,8 @@ MUTANTS = (
     ),
     Mutant(
         "data/pipeline.py",
-        "return np.random.default_rng((seed, draw.epoch, draw.record, view))",
-        "return np.random.default_rng((seed, draw.record, view))",
+        "return np.random.default_rng((seed, draw.epoch, draw.record, view, *again))",
+        "return np.random.default_rng((seed, draw.record, view, *again))",
         "data/test_train_order.py",
     ),
     Mutant(
@@ -156,7 +156,7 @@ MUTANTS = (
         "training/test_nonfinite.py",
     ),
     Mutant(
-        "workdir/disk_errors.py",
+        "storage.py",
         "codes = set(map(int, _IN_TEXT.findall(str(error))))",
         "codes = set[int]()",
         "workdir/test_disk_errors.py",
@@ -175,8 +175,8 @@ MUTANTS = (
     ),
     Mutant(
         "interop/files.py",
-        'content = torch.load(path, map_location="cpu", weights_only=True)',
-        'content = torch.load(path, map_location="cpu", weights_only=False)',
+        'content = torch.load(file, map_location="cpu", weights_only=True)',
+        'content = torch.load(file, map_location="cpu", weights_only=False)',
         "interop/test_files.py",
     ),
 )

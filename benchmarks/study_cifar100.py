@@ -42,7 +42,7 @@ runtime.set_up()
 import study_report
 from rich.console import Console
 
-from cone_jax import atomic_file, training, workdir
+from cone_jax import storage, training, workdir
 from cone_jax.config import run_config
 from cone_jax.errors import Interrupted, TrainingFailed
 from cone_jax.sweeps import definition, runner
@@ -244,7 +244,7 @@ def train_one(directory: Path) -> int:
         return 1
     # Of this sitting, when the run was interrupted.
     result = {**metrics, "cpu_seconds": round(time.process_time())}
-    with atomic_file.replacing(directory / RESULT_FILE) as unfinished:
+    with storage.replacing(directory / RESULT_FILE) as unfinished:
         unfinished.write_text(json.dumps(result, indent=2) + "\n")
     return 0
 

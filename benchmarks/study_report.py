@@ -16,7 +16,7 @@ import jax
 from ml_collections import ConfigDict
 
 import cone_jax
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.analysis import figure_style
 from cone_jax.analysis.tables import markdown_table
 from cone_jax.settings import free_fields
@@ -151,5 +151,5 @@ def write(document: Path, made: str) -> None:
     text = document.read_text() if document.exists() else f"{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    with atomic_file.replacing(document) as unfinished:
+    with storage.replacing(document) as unfinished:
         unfinished.write_text(f"{before}{BEGIN}\n\n{made.strip()}\n\n{END}{after}")

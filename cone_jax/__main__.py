@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from cone_jax import runtime
+from cone_jax import runtime, storage
 
 runtime.set_up()  # JAX reads these settings when it is first imported
 
@@ -17,7 +17,6 @@ from cone_jax import distributed
 from cone_jax.console import program
 from cone_jax.errors import Failure, Interrupted, UserError
 from cone_jax.modes import MODES, command_line
-from cone_jax.workdir import disk_errors
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         errors.print(f"failed: {error}")
         return 1
     except OSError as error:
-        if disk_errors.reason(error) is None:
+        if storage.write_failure(error) is None:
             raise
         errors.print(f"failed: {error}")
         return 1
@@ -66,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 def run() -> None:
     """Runs the command that started this process, and ends the process."""
     for stream in (sys.stdout, sys.stderr):
-        # Names of files may be no text in any encoding.
+        # Names of files may not be text in any encoding.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         code = main(sys.argv[1:])

@@ -19,7 +19,7 @@ from rich.table import Table
 Report = Callable[[str], object]
 
 # The metrics that matter most, wherever only a few are shown.
-HEADLINES = ("test/top1", "test/top5", "test/loss")
+HEADLINES = ("test/top1", "test/top5", "test/loss", "test/box_ap", "test/mask_ap")
 
 
 def program() -> tuple[str, ...]:
@@ -87,6 +87,7 @@ def print_training(
     declared: Mapping[str, Metric],
     seconds: float,
     directory: Path,
+    use: str = "classify pictures",
 ) -> None:
     """The end of training: what came out, where it is, what to do next."""
     say = plain_lines(console)
@@ -100,14 +101,14 @@ def print_training(
             table.add_row(heading, metric.text(metrics[name]))
     table.add_row("time", duration(seconds))
     console.print(table)
-    command = shlex.join(program())
+    here = f"--workdir={directory}"
     lines = (
         ("look at it", f"{directory}/report.html"),
         ("numbers", f"{directory}/metrics.jsonl"),
         ("checkpoints", f"{directory}/checkpoints"),
-        ("score the best one", f"{command} --mode=evaluate --workdir={directory} --step=best"),
-        ("see the curves", f"tensorboard --logdir={directory}"),
-        ("classify pictures", f"{command} --mode=predict --workdir={directory} --images=..."),
+        ("score the best one", shlex.join([*program(), "--mode=evaluate", here, "--step=best"])),
+        ("see the curves", shlex.join(["tensorboard", f"--logdir={directory}"])),
+        (use, shlex.join([*program(), "--mode=predict", here, "--images=..."])),
     )
     for name, text in lines:
         say(f"  {name:<20} {text}")

@@ -6,6 +6,7 @@ The mesh has one axis. Batches are split along it, the state is replicated.
 import contextlib
 import ctypes
 import importlib.util
+import math
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from typing import NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from cone_jax.errors import TrainingFailed, UserError
@@ -28,6 +29,12 @@ DATA_AXIS = "data"
 def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh of all devices, or of those given. Axes are Auto: the compiler partitions."""
     devices = jax.devices() if devices is None else devices
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices > 1:  # of TPUs, which JAX's function does not take
+        each = mesh_utils.create_hybrid_device_mesh(
+            (len(devices) // slices,), (slices,), list(devices)
+        )
+        return Mesh(each, (DATA_AXIS,), axis_types=(AxisType.Auto,))
     return jax.make_mesh(
         (len(devices),), (DATA_AXIS,), axis_types=(AxisType.Auto,), devices=devices
     )
@@ -48,13 +55,31 @@ def split(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(DATA_AXIS))
 
 
-def check_divisible(field: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
+# Smaller arrays are cheaper to keep than to gather.
+LEAST_SPLIT = 1024
+
+
+def split_longest(mesh: Mesh, shape: Sequence[int]) -> NamedSharding:
+    """Split along the longest axis that the devices divide; a whole copy where there is none.
+
+    >>> mesh = jax.make_mesh((1,), ("data",))
+    >>> split_longest(mesh, (3, 64, 128)).spec, split_longest(mesh, (8,)).spec
+    (P(None, None, 'data'), P())
+    """
+    lengths = {axis: length for axis, length in enumerate(shape) if length % mesh.size == 0}
+    if math.prod(shape) < LEAST_SPLIT or not lengths:
+        return replicated(mesh)
+    longest = max(lengths, key=lambda axis: lengths[axis])
+    return NamedSharding(mesh, PartitionSpec(*(None,) * longest, DATA_AXIS))
+
+
+def check_divisible(field: str, batch_size: int, devices: int, parts: int = 1) -> None:
     """Each of a batch's parts must give every device the same number of rows."""
-    if batch_size % (mesh.size * parts):
-        nearest = max(batch_size // (mesh.size * parts), 1) * mesh.size * parts
+    if batch_size % (devices * parts):
+        nearest = max(batch_size // (devices * parts), 1) * devices * parts
         times = f" times accumulate ({parts})" if parts > 1 else ""
         raise UserError(
-            f"{field} ({batch_size}) must be a multiple of the {mesh.size} devices{times}, "
+            f"{field} ({batch_size}) must be a multiple of the {devices} devices{times}, "
             f"e.g. {nearest}"
         )
 
@@ -216,8 +241,12 @@ def is_desertion(error: BaseException | None) -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends this process. After a failure the others are not waited for: they may be gone."""
-    if code and jax.process_count() > 1:
+    """Ends this process.
+
+    After a failure neither the other processes are waited for, which may be gone, nor threads that
+    still write to a store which is.
+    """
+    if code == 1 or (code and jax.process_count() > 1):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

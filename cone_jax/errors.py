@@ -56,3 +56,7 @@ class Failure(RuntimeError):  # noqa: N818 - names what happened
 
 class TrainingFailed(Failure):
     """The run cannot go on."""
+
+
+class StoreAway(Failure):
+    """An object store has not answered for as long as it may."""

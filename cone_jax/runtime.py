@@ -17,6 +17,8 @@ MEASURED_JAXLIB = "0.10."
 # Of malloc.h: nothing from mmap, nothing given back, one arena.
 M_MMAP_MAX, M_TRIM_THRESHOLD, M_ARENA_MAX = -4, -1, -8
 MALLOC_OPTIONS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_ARENA_MAX: 1}
+# With less, a faster step is not worth a process of twice the size: a laptop has 8 GB.
+MEMORY_TO_SPARE = 20 * 2**30
 ACCELERATOR_PACKAGES = ("libtpu", "jax_plugins")
 
 
@@ -40,10 +42,21 @@ def use_compilation_cache(directory: Path | None = None) -> None:
 
     Without effect where JAX_COMPILATION_CACHE_DIR is set already.
     """
-    if directory is None:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        directory = Path(base) / "cone_jax" / "xla"
+    directory = directory or cache_directory() / "xla"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(directory))
+
+
+def physical_memory() -> int:
+    """The bytes of the machine; 0 where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def cache_directory() -> Path:
+    """Where this package keeps what it can make or fetch again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cone_jax"
 
 
 def keep_freed_memory() -> None:
@@ -51,10 +64,13 @@ def keep_freed_memory() -> None:
 
     XLA:CPU takes its temporaries anew in every step. Fetching them from the system page by page,
     and giving them back, costs up to a fifth of a step. One arena for all threads, since a step
-    may run in another thread than the last. The process then stays as large as it once was.
-    Without effect where the user has set the library's options, where there is another library
-    than glibc, and where JAX has an accelerator.
+    may run in another thread than the last. The process then stays as large as it once was, and
+    grows to several times what a step needs. Without effect where memory is short, where the
+    user has set the library's options, where there is another library than glibc, and where JAX
+    has an accelerator.
     """
+    if physical_memory() < MEMORY_TO_SPARE:
+        return
     if any(importlib.util.find_spec(name) for name in ACCELERATOR_PACKAGES):
         return
     chosen = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")

@@ -10,6 +10,9 @@ without it TFDS's own default is used. Options, joined by commas:
     cross_entropy, large_margin, and any other method not below: in CoNe's place, same recipe
     key_view        CoNe with PaCo's second view for the key (with strong)
     paper           the paper's text where the code differs
+    lt100, lt50, lt10       a long tail: the first class has so many times the images of the last
+    logit_adjustment        of the cross-entropy term of CoNe or cross_entropy, for long tails
+    balanced_sampling       all classes equally often
 
 Methods with their own published recipe:
 
@@ -88,6 +91,11 @@ def get_config(options: str = "") -> ConfigDict:
             "l_softmax": _l_softmax,
             "paco": _paco,
             "joint_supcon": functools.partial(_parametric_frame, name="joint_supcon"),
+            "lt100": functools.partial(_long_tail, imbalance=100.0),
+            "lt50": functools.partial(_long_tail, imbalance=50.0),
+            "lt10": functools.partial(_long_tail, imbalance=10.0),
+            "logit_adjustment": _adjust_logits,
+            "balanced_sampling": _balanced_sampling,
         },
     )
 
@@ -176,6 +184,21 @@ def _parametric_frame(config: ConfigDict, name: str) -> None:
     config.bank.size = 1024
     config.ema.momentum = 0.999
     config.ema.schedule = "constant"
+
+
+def _long_tail(config: ConfigDict, imbalance: float) -> None:
+    config.data.imbalance = imbalance
+    config.evaluation.evaluators = ("classification", "long_tail")
+    config.objective.paco.prior = "data"
+
+
+def _adjust_logits(config: ConfigDict) -> None:
+    config.objective.cone.logit_adjustment = 1.0
+    config.objective.cross_entropy.logit_adjustment = 1.0
+
+
+def _balanced_sampling(config: ConfigDict) -> None:
+    config.data.sampling = "balanced"
 
 
 def _fixed_rate(optimizer: ConfigDict, rate: float) -> None:

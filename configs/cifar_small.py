@@ -8,6 +8,8 @@ ImageNet stem, so that its convolutions see 8x8 pixels and fewer. Options, joine
 
     coarse          the 20 superclasses as classes: more variety inside a class
     cross_entropy, supcon, paco, nnclr and any other method, in CoNe's place
+    lt50            a long tail of all classes, the first with 50 times the images of the last
+    logit_adjustment    of the cross-entropy term, for long tails
     underfit        20,000 images, as many steps, half the width: the network cannot fit them
 
 Not a recipe of the paper. `benchmarks/study_cifar100.py` compares methods with it;
@@ -57,7 +59,16 @@ def get_config(options: str = "") -> ConfigDict:
     config.evaluation.batch_size = 1000
     config.checkpoint.every_epochs = 20.0
     _train_on(config, 3000)
-    return config_lib.apply_options(config, options, {"coarse": _coarse, "underfit": _underfit})
+    return config_lib.apply_options(
+        config,
+        options,
+        {
+            "coarse": _coarse,
+            "underfit": _underfit,
+            "lt50": _long_tail,
+            "logit_adjustment": _adjust_logits,
+        },
+    )
 
 
 def _coarse(config: ConfigDict) -> None:
@@ -70,6 +81,22 @@ def _underfit(config: ConfigDict) -> None:
     config.model.options.width = 16
     config.schedule.warmup_epochs = 1.0
     config.checkpoint.every_epochs = 3.0
+
+
+def _long_tail(config: ConfigDict) -> None:
+    """12,608 images; as many steps as with 3,000."""
+    config.data.train_split = "train"
+    config.data.imbalance = 50.0
+    config.epochs = 19
+    config.schedule.warmup_epochs = 1.0
+    config.checkpoint.every_epochs = 5.0
+    config.objective.paco.prior = "data"
+    config.evaluation.evaluators = ("classification", "long_tail")
+
+
+def _adjust_logits(config: ConfigDict) -> None:
+    config.objective.cone.logit_adjustment = 1.0
+    config.objective.cross_entropy.logit_adjustment = 1.0
 
 
 def _train_on(config: ConfigDict, images: int) -> None:

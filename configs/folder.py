@@ -1,6 +1,7 @@
-"""CoNe on your own folder of photographs, from scratch, on one GPU (or, with patience, none).
+"""CoNe on your own folder of photographs, from scratch, on one GPU or in the time you have.
 
     python main.py --config=configs/folder.py --config.data.path=FOLDER --workdir=runs/mine
+    python main.py --config=configs/folder.py --config.data.path=FOLDER --config.budget=30min
 
 FOLDER holds a folder for each class, or `train` and `val` (or `test`) folders that do. Without
 a part to test on, a tenth of each class is held out (`--config.data.holdout=0.1`). First look at
@@ -10,6 +11,9 @@ what the network will see: the same command with `--mode=preview`. Options, join
     small                 96 pixels instead of 224, a fifth of the arithmetic, for a first try
     cross_entropy         the plain baseline, same recipe, to see what CoNe adds
     paper                 the paper's text where the code differs
+
+Length, batch, bank, N and warm-up follow from the number of images and, where one is given, the
+budget, which chooses network and image size as well: `cone_jax/training/plan.py` has the rules.
 
 The paper has no such recipe: everything here is a design choice, none of it tuned. It follows the
 ImageNet recipe, scaled to thousands of images instead of a million: more epochs, a smaller
@@ -23,6 +27,23 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax.data.transforms import recipes
+
+OPEN = (
+    "batch_size",
+    "bank.size",
+    "objective.cone.neighbours",
+    "model.name",
+    "model.options.width",
+    "data.image_size",
+    "data.train_transforms",
+    "data.test_transforms",
+    "epochs",
+    "schedule.warmup_epochs",
+    "ema.momentum",
+    "evaluation.every_epochs",
+    "checkpoint.every_epochs",
+    "log_every",
+)
 
 
 def get_config(options: str = "") -> ConfigDict:
@@ -42,11 +63,14 @@ def get_config(options: str = "") -> ConfigDict:
     config.bank.exclude_self = True
     config.objective.cone.neighbours = 32
 
+    config.optimizer.learning_rate = 0.2  # as the other recipes for few small pictures
     config.optimizer.weight_decay = 5e-4
     config.schedule.warmup_epochs = 10.0
     config.evaluation.every_epochs = 5.0
     config.evaluation.batch_size = 64
     config.checkpoint.every_epochs = 5.0
+    # The values above are what preview and check go by; training chooses, see training/plan.py.
+    config_lib.leave_open(config, *OPEN)
     return config_lib.apply_options(
         config,
         options,
@@ -60,6 +84,7 @@ def get_config(options: str = "") -> ConfigDict:
 
 def _use(config: ConfigDict, name: str) -> None:
     config.model.name = name
+    config.model.options.width = 64
 
 
 def _small(config: ConfigDict) -> None:

@@ -97,7 +97,9 @@ def pins(name: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "requirements-buckets.txt", "requirements-dev.txt"]
+)
 def test_requirements_are_pinned_once_and_are_what_is_installed(name):
     names = [package.lower().replace("_", "-") for package, _ in pins(name)]
     assert len(names) == len(set(names))
@@ -112,7 +114,7 @@ def test_everything_that_comes_along_is_pinned_too_and_fits():
     """What the pinned packages need is pinned itself, in a version they accept."""
     pinned = {
         canonicalize_name(package.split("[")[0]): version
-        for package, version in pins("requirements.txt")
+        for package, version in (*pins("requirements.txt"), *pins("requirements-buckets.txt"))
     }
     wrong = set()
     for package in pinned:
@@ -129,7 +131,8 @@ def test_everything_that_comes_along_is_pinned_too_and_fits():
 def test_all_pins_install_on_the_oldest_python_that_is_promised():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     oldest = project["requires-python"].removeprefix(">=")
-    for package, _ in (*pins("requirements.txt"), *pins("requirements-dev.txt")):
+    names = ("requirements.txt", "requirements-buckets.txt", "requirements-dev.txt")
+    for package, _ in (pin for name in names for pin in pins(name)):
         accepted = metadata.metadata(package.split("[")[0])["Requires-Python"] or ""
         assert SpecifierSet(accepted).contains(f"{oldest}.99"), package
 
@@ -139,4 +142,5 @@ def test_make_audit_fails_where_it_audits_nothing():
     recipe = (ROOT / "Makefile").read_text().split("\naudit:")[1].split("\n\n")[0]
     assert "pip-audit --strict" in recipe
     assert "requirements.txt" in recipe
+    assert "requirements-buckets.txt" in recipe
     assert ("pip_audit", "2.10.1") in pins("requirements-audit.txt")

@@ -24,9 +24,13 @@ def used_fields(config: ConfigDict) -> dict[str, Any]:
 
 
 def computed_fields(config: ConfigDict) -> dict[str, Any]:
-    """The fields that decide what a run computes, but for its seed."""
-    used = used_fields(config)
-    return {name: used[name] for name in used if name not in ("seed", *free_fields())}
+    """The fields that decide what a run computes, but for its seed.
+
+    Where a clock has decided some of them, the time it was given stands for all.
+    """
+    used, measured = used_fields(config), dict(config.derive) if config.budget else {}
+    left_out = {"seed", *free_fields(), *measured}
+    return {name: used[name] for name in used if name not in left_out}
 
 
 def distinguishing_names(configs: Sequence[ConfigDict]) -> list[str] | None:

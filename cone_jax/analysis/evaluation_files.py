@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.analysis import confusion, figure_style
 from cone_jax.analysis.confusion import confusion_figure
+from cone_jax.analysis.detection_files import write_detections
 from cone_jax.analysis.robustness_files import write_robustness
 from cone_jax.analysis.tables import write_csv
 from cone_jax.data import contact_sheet, datasets
+from cone_jax.evaluation.accuracy import interval_text, wilson_interval
 from cone_jax.evaluation.classification import ClassificationOutcome
+from cone_jax.evaluation.detection import DetectionOutcome
 from cone_jax.evaluation.registry import Outcome
 from cone_jax.evaluation.robustness import RobustnessOutcome
 
@@ -39,6 +42,7 @@ def _(outcome: ClassificationOutcome, directory: Path) -> list[Path]:
         ),
         *figure_style.save(figure, directory / "confusion"),
         _write_per_class(outcome, matrix, directory / "per_class.csv"),
+        *_write_predictions(outcome, directory / "predictions.csv"),
     ]
     mistakes = _most_confident_mistakes(outcome)
     sheet = directory / "mistakes.png"
@@ -50,6 +54,7 @@ def _(outcome: ClassificationOutcome, directory: Path) -> list[Path]:
 
 
 write.register(RobustnessOutcome, write_robustness)
+write.register(DetectionOutcome, write_detections)
 
 
 @functools.singledispatch
@@ -64,8 +69,15 @@ def _(outcome: ClassificationOutcome) -> dict[str, str]:
     names, examples = outcome.class_names, outcome.examples
     matrix = confusion.confusion_matrix(examples.labels, examples.predictions, len(names))
     worst = confusion.worst_classes(matrix, _SHOWN_CLASSES)
-    hardest = {f"class {names[score.label]}": f"{score.accuracy:.2%}" for score in worst}
-    return {"examples": f"{outcome.result.examples:,}"} | hardest
+    hardest = {
+        f"class {names[score.label]}": (
+            f"{score.accuracy:.2%} ({interval_text(score.accuracy, score.examples)})"
+        )
+        for score in worst
+    }
+    sure = interval_text(outcome.result.top1, outcome.result.examples)
+    counted = {"examples": f"{outcome.result.examples:,}", "top1, 95 % interval": sure}
+    return counted | hardest
 
 
 def _write_per_class(outcome: ClassificationOutcome, matrix: np.ndarray, path: Path) -> Path:
@@ -75,9 +87,36 @@ def _write_per_class(outcome: ClassificationOutcome, matrix: np.ndarray, path: P
     rows = []
     for label, (name, accuracy) in enumerate(zip(names, accuracies, strict=True)):
         other = taken_for.get(label)
-        shown = "" if np.isnan(accuracy) else f"{accuracy:.6f}"
-        rows.append((name, shown, examples[label], "" if other is None else names[other]))
-    return write_csv(path, ("class", "accuracy", "examples", "most_often_taken_for"), rows)
+        shown: tuple[str, ...] = ("", "", "")
+        if not np.isnan(accuracy):
+            ends = wilson_interval(accuracy, examples[label])
+            shown = tuple(f"{value:.6f}" for value in (accuracy, *ends))
+        taken = "" if other is None else names[other]
+        rows.append((name, shown[0], examples[label], taken, *shown[1:]))
+    header = ("class", "accuracy", "examples", "most_often_taken_for", "low_95", "high_95")
+    return write_csv(path, header, rows)
+
+
+def _write_predictions(outcome: ClassificationOutcome, path: Path) -> list[Path]:
+    """Every picture: its file, its label, the most probable classes, the training pictures near."""
+    names, examples = outcome.class_names, outcome.examples
+    if examples.ranked is None or examples.probabilities is None:
+        return []
+    ranks = range(1, examples.ranked.shape[1] + 1)
+    header = ["path", "label", *(f"class_{rank}" for rank in ranks)]
+    header += [f"probability_{rank}" for rank in ranks]
+    near = outcome.nearest
+    if near is not None:
+        header += [f"nearest_{place + 1}" for place in range(near.shape[1])]
+    rows = []
+    for index, record in enumerate(examples.records.tolist()):
+        row = [outcome.source.describe(record), names[examples.labels[index]]]
+        row += [names[label] for label in examples.ranked[index].tolist()]
+        row += [f"{value:.6f}" for value in examples.probabilities[index].tolist()]
+        if near is not None and outcome.train is not None:
+            row += [outcome.train.describe(other) for other in near[index].tolist()]
+        rows.append(row)
+    return [write_csv(path, header, rows)]
 
 
 def _most_confident_mistakes(outcome: ClassificationOutcome) -> np.ndarray:
@@ -93,11 +132,11 @@ def _write_mistakes(outcome: ClassificationOutcome, mistakes: np.ndarray, path: 
     records = examples.records[mistakes].tolist()
     images = datasets.test_pictures(outcome.config, outcome.source, records)
     captions = [
-        f"{examples.confidences[i]:.0%} {names[examples.predictions[i]]}, "
+        f"{examples.confidences[i]:.0%} {names[examples.predictions[i]]},\n"
         f"is {names[examples.labels[i]]}"
         for i in mistakes
     ]
     sheet = contact_sheet.draw(np.stack(images), captions)
-    with atomic_file.replacing(path) as unfinished:
+    with storage.replacing(path) as unfinished:
         sheet.save(unfinished, "PNG")
     return path

@@ -17,7 +17,7 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from cone_jax import atomic_file
+from cone_jax import storage
 
 PAPER, INK, MUTED, GRID = "#fefefe", "#1c2127", "#5b6672", "#dfe4ea"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#44484f")
@@ -94,7 +94,7 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
     for path, metadata in zip(paths, ({"Software": None}, {"Date": None}), strict=True):
-        with styled(), atomic_file.replacing(path) as unfinished:
+        with styled(), storage.replacing(path) as unfinished:
             figure.savefig(unfinished, format=path.suffix[1:], metadata=metadata)
     return paths
 

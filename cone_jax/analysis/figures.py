@@ -67,8 +67,9 @@ def curves(
     *,
     y_label: str,
     title: str = "",
+    x_label: str = "step",
 ) -> Figure:
-    """Metrics over training steps."""
+    """Metrics over training steps, or over something else."""
     with styled():
         figure = Figure((WIDTH, HEIGHT), layout="constrained")
         axes = figure.subplots()
@@ -88,7 +89,7 @@ def curves(
             if line.deviation is not None:
                 low, high = line.values - line.deviation, line.values + line.deviation
                 axes.fill_between(line.steps, low, high, color=colour, alpha=0.18, linewidth=0)
-        axes.set(xlabel="step", ylabel=y_label)
+        axes.set(xlabel=x_label, ylabel=y_label)
         if title:
             axes.set_title(title)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))

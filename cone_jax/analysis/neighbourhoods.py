@@ -89,17 +89,38 @@ def nearest(
     *,
     k: int = 8,
 ) -> NeighbourSheet:
-    """The k bank rows nearest to each unit-norm `embedding` [q, D]."""
-    near = jax.device_get(_neighbours(bank, embedding, min(k, bank.size)))
-    records = np.asarray(bank.ids)[near.rows]
+    """The k records nearest to each unit-norm `embedding` [q, D], each by its nearest bank row.
+
+    The bank may hold a record several times, of different epochs. Rows of unknown records count
+    each for itself.
+    """
+    width = min(k, bank.size)
+    near = jax.device_get(_neighbours(bank, embedding, bank.size))
+    records = np.where(near.valid, np.asarray(bank.ids)[near.rows], memory_bank.NO_ID)
+    chosen = np.stack([_first_of_each(row, width) for row in records])
+    labels_of_rows = np.where(near.valid, near.labels, memory_bank.NO_ID)
+    filled = chosen >= 0
+    take = np.where(filled, chosen, 0)
     return NeighbourSheet(
         queries=queries,
         labels=labels,
         predictions=predictions,
-        neighbours=np.where(near.valid, records, memory_bank.NO_ID),
-        neighbour_labels=near.labels,
-        similarity=near.similarity,
+        neighbours=np.where(filled, np.take_along_axis(records, take, 1), memory_bank.NO_ID),
+        neighbour_labels=np.where(filled, np.take_along_axis(labels_of_rows, take, 1), -1),
+        similarity=np.where(filled, np.take_along_axis(near.similarity, take, 1), -np.inf),
     )
+
+
+def _first_of_each(records: np.ndarray, count: int) -> np.ndarray:
+    """Columns of the first `count` different records, in order; -1 where there are fewer.
+
+    >>> _first_of_each(np.array([7, 7, 3, -1, 7, 3, -1, 5]), 5).tolist()
+    [0, 2, 3, 6, 7]
+    """
+    _, firsts = np.unique(records, return_index=True)
+    unknown = np.flatnonzero(records == memory_bank.NO_ID)
+    columns = np.union1d(firsts, unknown)[:count]
+    return np.concatenate([columns, np.full(count - len(columns), -1)]).astype(int)
 
 
 def pull(

@@ -27,6 +27,7 @@ class Section(NamedTuple):
     anchor: str
     title: str
     body: Markup
+    folded: str = ""  # what a person opens it for; "": it is open
 
 
 def page(title: str, kicker: str, opening: Markup, sections: Sequence[Section]) -> str:
@@ -35,7 +36,10 @@ def page(title: str, kicker: str, opening: Markup, sections: Sequence[Section]) 
         Markup('<a href="#{}">{}</a>').format(section.anchor, section.title) for section in sections
     )
     parts = join(
-        Markup('<section id="{}"><h2>{}</h2>{}</section>').format(*section) for section in sections
+        Markup('<section id="{}"><h2>{}</h2>{}</section>').format(
+            section.anchor, section.title, _folded(section)
+        )
+        for section in sections
     )
     # The style sheet is part of this package, not of anybody's data.
     style = Markup(_STYLE.read_text())
@@ -49,6 +53,12 @@ def page(title: str, kicker: str, opening: Markup, sections: Sequence[Section]) 
             "but itself.</footer></body></html>\n"
         ).format(title=title, style=style, kicker=kicker, opening=opening, links=links, parts=parts)
     )
+
+
+def _folded(section: Section) -> Markup:
+    if not section.folded:
+        return section.body
+    return Markup("<details><summary>{}</summary>{}</details>").format(section.folded, section.body)
 
 
 def join(parts: Iterable[Markup]) -> Markup:

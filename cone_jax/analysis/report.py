@@ -8,8 +8,8 @@ where it is gone. Whatever an objective does not have (a bank, neighbours) has n
 from collections.abc import Callable
 from pathlib import Path
 
-from cone_jax import atomic_file, distributed
-from cone_jax.analysis import page, report_sections
+from cone_jax import distributed, storage
+from cone_jax.analysis import page, report_answers, report_sections
 from cone_jax.analysis.report_inputs import Evidence, gather
 from cone_jax.console import Report
 from cone_jax.workdir.metrics import METRICS_FILE
@@ -19,9 +19,9 @@ FILE = "report.html"
 
 def write(directory: Path | str, *, step: int | str = "latest") -> Path:
     """Writes the report of a run at one checkpoint: a step, ``latest`` or ``best``."""
-    evidence = gather(Path(directory).expanduser(), step)
+    evidence = gather(storage.path(directory, "workdir"), step)
     path = evidence.run.path / FILE
-    with atomic_file.replacing(path) as unfinished:
+    with storage.replacing(path) as unfinished:
         unfinished.write_text(compose(evidence), encoding="utf-8")
     return path
 
@@ -50,10 +50,12 @@ def _write_if_older(directory: Path, say: Report) -> None:
 def compose(evidence: Evidence) -> str:
     """The page as text."""
     builders: tuple[Callable[[Evidence], page.Section | None], ...] = (
-        report_sections.results,
-        report_sections.curves,
+        report_answers.answers,
+        lambda known: known.detections,
         report_sections.classes,
         report_sections.neighbours,
+        report_sections.results,
+        report_sections.curves,
         report_sections.pulls,
         report_sections.maps,
         report_sections.configuration,

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from cone_jax.analysis.detection_files import obtain_section
 from cone_jax.analysis.neighbourhoods import NetworkAndBank
+from cone_jax.analysis.page import Section
 from cone_jax.analysis.snapshot import Snapshot, take
 from cone_jax.data import datasets
 from cone_jax.data.sources import Source
@@ -26,6 +28,7 @@ class Evidence:
     train: Source | None  # None: the data set is not at hand
     test: Source | None
     missing: str = ""  # why there is no snapshot or no data
+    detections: Section | None = None  # of a detector, which has no snapshot
 
     def training_pictures(self, records: Sequence[int]) -> list[np.ndarray | None]:
         """Pictures of training records; None for those not at hand or not known (-1)."""
@@ -33,6 +36,19 @@ class Evidence:
 
     def test_pictures(self, records: Sequence[int]) -> list[np.ndarray | None]:
         return self._pictures(self.test, records)
+
+    def file_name(self, source: Source | None, record: int) -> list[str]:
+        """The name of a record's file, to be found again; empty where it is not known."""
+        if source is None or not 0 <= record < len(source):
+            return []
+        return [Path(source.describe(record)).name]
+
+    def epoch_text(self, step: int) -> str:
+        """The epoch of a step in brackets; empty where the data are gone."""
+        if self.train is None:
+            return ""
+        per_epoch = datasets.train_order(self.run.config, len(self.train)).steps_per_epoch
+        return f" (epoch {step / per_epoch:.4g})"
 
     def _pictures(self, source: Source | None, records: Sequence[int]) -> list[np.ndarray | None]:
         if source is None:
@@ -57,6 +73,9 @@ def gather(directory: Path, step: int | str = "latest") -> Evidence:
         train, test = run.dataset.train, run.dataset.test
     except UserError as error:
         missing = str(error)
+    if run.has_objects:
+        found, reason = obtain_section(run, step)
+        return Evidence(run, None, train, test, missing or reason, found)
     try:
         snapshot = obtain_snapshot(run, step)
     except UserError as error:

@@ -17,6 +17,7 @@ from cone_jax.analysis.page import Section
 from cone_jax.analysis.paper_figures import classes_panel, one_class_panel
 from cone_jax.analysis.report_inputs import Evidence
 from cone_jax.console import HEADLINES, Chart, duration, find_metric
+from cone_jax.evaluation.accuracy import interval_text
 from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir import flatten
 
@@ -27,7 +28,10 @@ def opening(evidence: Evidence) -> Markup:
     """What the run is, and its few most important numbers."""
     run, config = evidence.run, evidence.run.config
     data = config.data.name or config.data.source
-    line = f"{config.objective.name} · {config.model.name} · {data} · step {run.last_step:,}"
+    line = (
+        f"{config.objective.name} · {config.model.name} · {data} · step {run.last_step:,}"
+        f"{evidence.epoch_text(run.last_step)}"
+    )
     tiles = []
     for name in HEADLINES:
         value, metric = run.last(name), find_metric(run.declared_metrics, name)
@@ -53,7 +57,8 @@ def results(evidence: Evidence) -> Section | None:
         metric = find_metric(run.declared_metrics, name)
         best = (np.nanargmin if metric.better == "lower" else np.nanargmax)(series.values)
         scores = (metric.text(series.values[at]) for at in (-1, best))
-        rows.append((name, *scores, f"{series.steps[best]:,}"))
+        at = int(series.steps[best])
+        rows.append((name, *scores, f"{at:,}{evidence.epoch_text(at)}"))
     parts = []
     if rows:
         header = ("metric", "last", "best", "at step")
@@ -80,7 +85,8 @@ def curves(evidence: Evidence) -> Section | None:
         )
         for chart, names in drawn
     ]
-    return Section("training", "Training", page.grid(charts)) if charts else None
+    folded = f"{len(charts)} charts of what was recorded during training"
+    return Section("training", "Training", page.grid(charts), folded) if charts else None
 
 
 def _caption(run: RunDirectory, chart: Chart, names: list[str]) -> str:
@@ -101,11 +107,12 @@ def classes(evidence: Evidence) -> Section | None:
     errors = int(matrix.sum() - np.trace(matrix))
     total = int(matrix.sum())
     scores = page.table(
-        ("class", "accuracy", "", "examples", "most often taken for"),
+        ("class", "accuracy", "95 % interval", "", "examples", "most often taken for"),
         [
             (
                 names[score.label],
                 f"{score.accuracy:.1%}",
+                interval_text(score.accuracy, score.examples),
                 page.bar(score.accuracy),
                 f"{score.examples:,}",
                 names[score.taken_for],
@@ -113,7 +120,7 @@ def classes(evidence: Evidence) -> Section | None:
             for score in worst_classes(matrix)
             if score.taken_for is not None
         ],
-        numbers=(1, 3),
+        numbers=(1, 2, 4),
     )
     mistakes = page.table(
         ("class", "predicted", "times"),
@@ -153,12 +160,14 @@ def neighbours(evidence: Evidence) -> Section | None:
             same = other == sheet.labels[index]
             line = f"{'✓' if same else '✗'} {sheet.similarity[index, place]:.3f}"
             kind = "same" if same else "other"
-            others.append(page.thumbnail(picture, names[other], [line], kind))
-        rows.append(page.sheet(page.thumbnail(query, label, [verdict], "query"), others))
+            file = evidence.file_name(evidence.train, records[place])
+            others.append(page.thumbnail(picture, names[other], [line, *file], kind))
+        file = evidence.file_name(evidence.test, int(sheet.queries[index]))
+        rows.append(page.sheet(page.thumbnail(query, label, [verdict, *file], "query"), others))
     intro = page.paragraph(
-        "Test pictures, and the training pictures in the memory bank nearest to them, with the "
-        "cosine of their embeddings. Solid blue and ✓: the same class; dashed orange and ✗: "
-        "another. Correct answers first, then the most confident mistakes."
+        "Test pictures, and the training pictures in the memory bank nearest to them, each once, "
+        "with the cosine of their embeddings. Solid blue and ✓: the same class; dashed orange and "
+        "✗: another. Correct answers first, then the most confident mistakes."
     )
     return Section("neighbours", "Nearest neighbours", page.join([intro, *rows]))
 
@@ -183,15 +192,17 @@ def pulls(evidence: Evidence) -> Section | None:
         if thumbnails[_PULLS_EACH:]:
             groups.append(page.group("least similar positives", thumbnails[_PULLS_EACH:]))
         positives = int(np.isfinite(sheet.alpha[index]).sum())
-        head = page.thumbnail(query, name, [f"{positives} positives"], "query")
+        head = page.thumbnail(query, name, [f"{positives} positive rows"], "query")
         rows.append(page.sheet(head, groups))
     intro = page.paragraph(
-        "Training pictures beside the most and the least similar positives in the bank. α is "
+        "Training pictures beside the most and the least similar positives in the bank, row by "
+        "row: the bank may hold a picture several times, as it was in different epochs. α is "
         f"how strongly L_sup_in pulls towards a positive, times {ALPHA_SCALE:g}: the paper prints "
         "values above 1 without naming a factor, and a thousand is our reading. Anchors are all "
         "rows of the bank."
     )
-    return Section("positives", "Pull of the positives", page.join([intro, *rows]))
+    body = page.join([intro, *rows])
+    return Section("positives", "Pull of the positives", body, "Of interest to the method's users")
 
 
 def maps(evidence: Evidence) -> Section | None:
@@ -216,7 +227,8 @@ def maps(evidence: Evidence) -> Section | None:
         "t-SNE of pooled features, unit norm, 50 principal components, perplexity 30 (less for few "
         "points), 1,000 iterations, seed 0. Distances between far groups mean little."
     )
-    return Section("maps", "Feature maps", page.join([intro, page.grid(parts, wide=True)]))
+    body = page.join([intro, page.grid(parts, wide=True)])
+    return Section("maps", "Feature maps", body, "How the network arranges the pictures")
 
 
 def configuration(evidence: Evidence) -> Section:

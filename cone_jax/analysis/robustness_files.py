@@ -1,23 +1,42 @@
 """What an evaluation under corruption leaves in the workdir: numbers, a table, a figure."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.analysis import figure_style, figures
 from cone_jax.analysis.tables import markdown_table, write_csv
+from cone_jax.errors import UserError
 from cone_jax.evaluation.corruption_error import ERRORS_FILE, ERRORS_HEADER
 from cone_jax.evaluation.corruptions import SEVERITIES
 from cone_jax.evaluation.robustness import RobustnessOutcome
+
+TABLE_FILE = "robustness.md"
+PICTURES = "Pictures: "  # how the line begins that says of which
+
+
+def check_directory(directory: Path, data: str) -> None:
+    """Refuses a `directory` with results of other data, which would be replaced."""
+    table = directory / TABLE_FILE
+    if not data or not table.exists():
+        return
+    lines = [line for line in table.read_text().splitlines() if line.startswith(PICTURES)]
+    if lines and lines[0] != f"{PICTURES}{data}.":
+        earlier = lines[0].removeprefix(PICTURES).removesuffix(".")
+        raise UserError(
+            f"{directory} holds the results of {earlier}, not of {data}; move them away, or use "
+            "--mode=evaluate with an evaluator robustness(data=..., name=...) for these"
+        )
 
 
 def write_robustness(outcome: RobustnessOutcome, directory: Path) -> list[Path]:
     """Writes errors.csv, robustness.md and the figure below `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
-    table = directory / "robustness.md"
-    with atomic_file.replacing(table) as unfinished:
+    table = directory / TABLE_FILE
+    with storage.replacing(table) as unfinished:
         unfinished.write_text(_markdown(outcome))
     return [
         write_csv(directory / ERRORS_FILE, ERRORS_HEADER, outcome.errors.rows()),
@@ -31,7 +50,7 @@ def robustness_figure(outcome: RobustnessOutcome) -> Figure:
     names = list(outcome.errors.corrupted)
     values = 100.0 * np.array([outcome.errors.corrupted[name] for name in names]).T
     panel = figures.Matrix(
-        f"top-1 error, % (clean: {100.0 * outcome.errors.clean:.1f})",
+        f"top-1 error, % (clean: {_percent(outcome.errors.clean)})",
         values,
         list(map(str, SEVERITIES)),
         [_short(name) for name in names],
@@ -39,6 +58,10 @@ def robustness_figure(outcome: RobustnessOutcome) -> Figure:
         "corruption",
     )
     return figures.matrices([panel], number="{:.0f}")
+
+
+def _percent(error: float) -> str:
+    return "unknown" if math.isnan(error) else f"{100.0 * error:.1f}"
 
 
 def _short(name: str) -> str:
@@ -61,10 +84,16 @@ def _markdown(outcome: RobustnessOutcome) -> str:
         for row in rows[:-1]:
             row += [f"{normalised.ce[row[0]]:.2f}", f"{normalised.relative_ce[row[0]]:.2f}"]
         rows[-1] += [f"{normalised.mce:.2f}", f"{normalised.relative_mce:.2f}"]
+    clean = f"{100.0 * errors.clean:.2f} on the same pictures, clean"
+    if math.isnan(errors.clean):
+        clean = "no clean error, because the test split has other pictures"
+    source = outcome.data or "the test split, corrupted here"
     lines = [
-        f"Top-1 error in per cent; {100.0 * errors.clean:.2f} on clean pictures.",
-        f"Pictures: {outcome.data or 'the test split, corrupted here (frost is generated)'}.",
+        f"Top-1 error in per cent of {outcome.pictures:,} pictures; {clean}.",
+        f"{PICTURES}{source}.",
     ]
+    if outcome.frost:
+        lines.append(f"Frost: {outcome.frost}.")
     if normalised is not None:
         lines.append(
             f"CE and relative CE in per cent of {outcome.baseline}; their means are mCE and "

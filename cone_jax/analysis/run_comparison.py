@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
-from cone_jax import atomic_file
+from cone_jax import models, storage, workdir
 from cone_jax.analysis import figure_style, figures, page, training_curves
 from cone_jax.analysis.config_fields import computed_fields, distinguishing_names
 from cone_jax.analysis.figures import Line
 from cone_jax.analysis.tables import csv_table, markdown_table
 from cone_jax.console import HEADLINES, Chart, Metric, find_metric
-from cone_jax.training.run_directory import RunDirectory
+from cone_jax.errors import UserError
+from cone_jax.training.run_directory import RunDirectory, network_of
 
 # What a table shows of each group, where it was recorded.
-COLUMNS = (*HEADLINES, "time/seconds")
+COLUMNS = (*HEADLINES, "test/ece", "time/seconds")
+# What the verdict on a difference is about: the first of them that both recorded.
+JUDGED = "test/top1"
 
 
 class Group(NamedTuple):
@@ -88,16 +92,80 @@ def table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     declared = _declared(groups)
     names = [name for name in COLUMNS if any(summarise(group, name) for group in groups)]
     columns = [(name, find_metric(declared, name)) for name in names]
-    header = ["run", "seeds", *(metric.label_of(name) for name, metric in columns)]
+    labels = [metric.label_of(name) for name, metric in columns]
+    header = ["run", "seeds", *labels, "parameters"]
     rows = [
         [
             group.name,
             str(len(group.runs)),
             *(_cell(summarise(group, name), metric) for name, metric in columns),
+            _parameters(group.runs[0]),
         ]
         for group in groups
     ]
     return header, rows
+
+
+def _parameters(run: RunDirectory) -> str:
+    """Of the network that trains, heads included; unknown where the classes are."""
+    names = workdir.class_names(run.path)
+    if names is None:
+        return "–"
+    try:
+        encoder = network_of(run.config, len(names))
+    except UserError:  # a network of somebody who is not here
+        return "–"
+    return f"{models.parameters(encoder, run.config.data.image_size):,}"
+
+
+class Verdict(NamedTuple):
+    """The difference of a group from the first one, over the seeds that both have."""
+
+    seeds: int
+    mean: float
+    half: float | None  # of the 95 % interval; None for one seed
+
+
+def verdict(first: Group, other: Group, metric: str) -> Verdict | None:
+    """The paired difference; None where no seed is in both."""
+    by_seed = [
+        {run.config.seed: value for run in group.runs if (value := run.last(metric)) is not None}
+        for group in (first, other)
+    ]
+    shared = sorted(by_seed[0].keys() & by_seed[1].keys())
+    if not shared:
+        return None
+    difference = np.array([by_seed[1][seed] - by_seed[0][seed] for seed in shared])
+    count, half = len(shared), None
+    if count > 1:
+        error = difference.std(ddof=1) / np.sqrt(count)
+        half = float(special.stdtrit(count - 1, 0.975) * error)
+    return Verdict(count, float(difference.mean()), half)
+
+
+def verdicts(groups: Sequence[Group]) -> list[str]:
+    """A sentence on each group beside the first: whether it differs by more than noise."""
+    said = []
+    for other in groups[1:]:
+        found = verdict(groups[0], other, JUDGED)
+        between = f"{other.name} against {groups[0].name}"
+        if found is None:
+            said.append(f"{between}: no seed in common, so nothing can be paired.")
+            continue
+        points = f"{100 * found.mean:+.2f} points of {JUDGED}"
+        if found.half is None:
+            said.append(
+                f"{between}: {points}, a single seed: whether that is more than noise cannot be "
+                "said; repeat both with --config.seed=1 and 2."
+            )
+            continue
+        low, high = (100 * (found.mean + sign * found.half) for sign in (-1, 1))
+        clear = low > 0 or high < 0
+        said.append(
+            f"{between}: {points} over {found.seeds} paired seeds, 95 % interval {low:+.2f} to "
+            f"{high:+.2f}: {'more than' if clear else 'within'} noise."
+        )
+    return said
 
 
 def _declared(groups: Sequence[Group]) -> dict[str, Metric]:
@@ -170,14 +238,20 @@ def write(runs: Sequence[RunDirectory], directory: Path) -> Path:
         page.Section("table", "Table", page.table(header, rows, numbers=range(1, len(header)))),
         page.Section("curves", "Curves", page.grid(charts)),
     ]
-    opening = page.paragraph(f"{len(runs)} runs in {len(groups)} groups. {note}")
+    said = verdicts(groups)
+    opening = page.join(
+        [
+            page.paragraph(f"{len(runs)} runs in {len(groups)} groups. {note}"),
+            *(page.paragraph(line, quiet=False) for line in said),
+        ]
+    )
     text = page.page("Comparison", "cone_jax", opening, sections)
     files = {
         "comparison.html": text,
-        "comparison.md": f"{markdown_table(header, rows)}\n\n{note}\n",
+        "comparison.md": "\n\n".join([markdown_table(header, rows), *said, note]) + "\n",
         "comparison.csv": long_csv(groups),
     }
     for name, content in files.items():
-        with atomic_file.replacing(directory / name) as unfinished:
+        with storage.replacing(directory / name) as unfinished:
             unfinished.write_text(content, encoding="utf-8")
     return directory / "comparison.html"

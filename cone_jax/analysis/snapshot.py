@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cone_jax
-from cone_jax import atomic_file, memory_bank
+from cone_jax import memory_bank, storage
 from cone_jax.analysis import neighbourhoods
 from cone_jax.analysis.embedding_map import FEWEST, embedding_map, spread_classes
 from cone_jax.analysis.neighbourhoods import NeighbourSheet, NetworkAndBank, PullSheet
@@ -73,7 +73,7 @@ class Snapshot:
             if part is not None:
                 arrays |= {f"{name}.{field}": value for field, value in part._asdict().items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file.replacing(path) as unfinished, unfinished.open("wb") as file:
+        with storage.replacing(path) as unfinished, unfinished.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
         return path
 
@@ -83,7 +83,7 @@ class Snapshot:
         path = _path(directory, step)
         if not path.exists():
             return None
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             arrays = dict(file)
         about = json.loads(str(arrays.pop("about")))
         parts: dict[str, Any] = {}

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cone_jax import atomic_file
+from cone_jax import storage
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -47,6 +47,6 @@ def csv_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
     """Writes the table, complete or not at all; returns its path."""
-    with atomic_file.replacing(path) as unfinished:
+    with storage.replacing(path) as unfinished:
         unfinished.write_text(csv_table(header, rows), encoding="utf-8")
     return path

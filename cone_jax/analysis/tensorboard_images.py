@@ -61,9 +61,8 @@ def samples_sheet(run: Run) -> np.ndarray:
     """The first training samples as the network sees them, uint8 [H, W, 3]."""
     source = run.dataset.train
     batch = datasets.train_batches(run.config, source, num_steps=1)[0]
-    shown = slice(min(_SAMPLES, len(batch["label"])))
-    names = [source.class_names[label] for label in batch["label"][shown]]
-    return np.asarray(contact_sheet.draw(batch["image"][shown], names))
+    images, names = contact_sheet.labelled(batch, source.class_names)
+    return np.asarray(contact_sheet.draw(images[:_SAMPLES], names[:_SAMPLES]))
 
 
 def neighbours_sheet(network: NetworkAndBank) -> np.ndarray:

@@ -51,6 +51,16 @@ def get_field(config: ConfigDict, field: str) -> Any:
     return value
 
 
+def leave_open(config: ConfigDict, *fields: str) -> None:
+    """Lets the number of images and the budget decide `fields`, as long as nobody sets them."""
+    config.derive = tuple((field, get_field(config, field)) for field in fields)
+
+
+def open_fields(config: ConfigDict) -> tuple[str, ...]:
+    """The fields that are left open and still have the value they had then."""
+    return tuple(field for field, value in config.derive if get_field(config, field) == value)
+
+
 def stage_configs(config: ConfigDict) -> tuple[ConfigDict, ...]:
     """The config of each stage, in order; the first is `config` itself."""
     if objectives.chosen(config.objective).needs.classifier:
@@ -123,7 +133,9 @@ def apply_options(
     objectives, variants, the recipe's own as it lists them, presets.
     """
     recipe_options = recipe_options or {}
-    methods = {name: functools.partial(use_objective, name=name) for name in objectives.names()}
+    methods = {
+        name: functools.partial(use_objective, name=name) for name in objectives.exchangeable()
+    }
     common: dict[str, Option] = {**methods, **VARIANTS}
     known: dict[str, Option] = {
         **{name: option for name, option in common.items() if name not in recipe_options},
@@ -195,11 +207,27 @@ def validate(config: ConfigDict) -> None:
     """Raises `UserError` for the first field that cannot work."""
     settings, objective = Settings.read(config), objectives.chosen(config.objective)
     _check_needs(settings, objective)
+    if settings.evaluation.patience and not (
+        objective.needs.classifier and settings.checkpoint.best_metric
+    ):
+        raise UserError(
+            f"evaluation.patience ({settings.evaluation.patience}) must be 0 for a run of two "
+            "stages, and without checkpoint.best_metric"
+        )
     stages = [(objective.needs, settings.average.decay > 0)]
     if not objective.needs.classifier:
         linear = objectives.create("linear", config.objective.linear)
         stages.append((linear.needs, False))
     registry.check(config, stages)
+
+
+def require_classifier(config: ConfigDict, mode: str) -> None:
+    """`UserError` where the method of a recipe is a detector's, which `mode` cannot make use of."""
+    if objectives.chosen(config.objective).needs.labels != "class":
+        raise UserError(
+            f"--mode={mode} is for classifiers; objective.name ({config.objective.name!r}) is "
+            "not one"
+        )
 
 
 def _check_needs(settings: Settings, objective: objectives.Objective) -> None:
@@ -232,6 +260,7 @@ def _check_needs(settings: Settings, objective: objectives.Objective) -> None:
         )
     if needs.bank:
         _check_bank(settings, objective)
+    objective.check_settings(settings)
 
 
 def _check_bank(settings: Settings, objective: objectives.Objective) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from array_record.python import array_record_module
 
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.errors import UserError
 
 
@@ -21,7 +21,7 @@ def write(path: Path, records: Iterable[bytes], count: int, *, compress: bool) -
     """
     # One record a chunk: a reader fetches what it asks for and no more.
     options = "group_size:1" if compress else "group_size:1,uncompressed"
-    with atomic_file.replacing(path) as unfinished:
+    with storage.replacing(path) as unfinished:
         writer = array_record_module.ArrayRecordWriter(os.fspath(unfinished), options)
         try:
             for record in records:

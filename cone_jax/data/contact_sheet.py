@@ -6,21 +6,24 @@ week of training otherwise.
 """
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image, ImageDraw, ImageFont
 
-from cone_jax import atomic_file
-from cone_jax.data import datasets
+from cone_jax import storage
+from cone_jax.data import datasets, object_drawing
+from cone_jax.data.sources import has_objects
 from cone_jax.errors import UserError
 
 _PAPER, _INK = (255, 255, 255), (20, 20, 20)
 _GAP = 12
 _TEXT_SIZE = 14
 _TEXT_HEIGHT = 20
+_MOST_LINES = 6
 # Smaller pictures are enlarged by a whole factor to at least this side: pixels and names show.
 _COMFORTABLE = 96
 
@@ -30,7 +33,7 @@ def draw(images: np.ndarray, captions: Sequence[str], *, columns: int | None = N
 
     Args:
         images: uint8 [N, H, W, 3], or [N, V, H, W, 3] with V views of each sample.
-        captions: N texts; one that is too wide for its picture is cut short.
+        captions: N texts; one that is too wide for its picture goes on in the next line.
         columns: samples in a row; by default as many as make the sheet about square.
     """
     if images.ndim not in (4, 5) or images.dtype != np.uint8 or len(images) != len(captions):
@@ -46,30 +49,90 @@ def draw(images: np.ndarray, captions: Sequence[str], *, columns: int | None = N
     # [N, V, H, W, 3] -> [N, H, V * W, 3]: the views of a sample as one strip
     strips = views.transpose(0, 2, 1, 3, 4).reshape(count, height, num_views * width, 3)
     strip_width, strip_height = num_views * width * zoom, height * zoom
-    cell = (strip_width + _GAP, strip_height + _TEXT_HEIGHT + _GAP)
+    font = _font("".join(captions))[0]
+    texts = [_lines(caption, font, strip_width) for caption in captions]
+    text_height = _TEXT_HEIGHT * max(1, *map(len, texts))
+    cell = (strip_width + _GAP, strip_height + text_height + _GAP)
     columns = columns or max(1, round((count * cell[1] / cell[0]) ** 0.5))
     rows = -(-count // columns)
     sheet = Image.new("RGB", (columns * cell[0] + _GAP, rows * cell[1] + _GAP), _PAPER)
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(_TEXT_SIZE)
-    for index, (strip, caption) in enumerate(zip(strips, captions, strict=True)):
+    pen = ImageDraw.Draw(sheet)
+    for index, (strip, lines) in enumerate(zip(strips, texts, strict=True)):
         left = _GAP + index % columns * cell[0]
         top = _GAP + index // columns * cell[1]
         picture = Image.fromarray(strip).resize(
             (strip_width, strip_height), Image.Resampling.NEAREST
         )
         sheet.paste(picture, (left, top))
-        text = _fitting(caption, font, strip_width)
-        pen.text((left, top + strip_height + 2), text, _INK, font)
+        for place, line in enumerate(lines):
+            pen.text((left, top + strip_height + 2 + place * _TEXT_HEIGHT), line, _INK, font)
     return sheet
 
 
-def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
-    """`text`, or as much of its beginning as fits, with an ellipsis."""
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(text + "…") > width:
-        text = text[:-1]
-    return text + "…"
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+def missing_characters(texts: Sequence[str]) -> str:
+    """The characters for which no font is to be found; they show as boxes."""
+    return _font("".join(texts))[1]
+
+
+def _font(text: str) -> tuple[Font, str]:
+    """A font that has the characters of `text`, and those that it lacks.
+
+    Pillow's own has ASCII; DejaVu Sans, which comes with matplotlib, Latin, Greek and Cyrillic. For
+    the rest the fonts of the system are searched: the one that has the most of it.
+    """
+    wanted = {character for character in text if character.isprintable()} - {" "}
+    if all(character.isascii() for character in wanted):
+        return ImageFont.load_default(_TEXT_SIZE), ""
+    from matplotlib import font_manager, get_data_path  # takes a while to import
+    from matplotlib.ft2font import FT2Font
+
+    best, lacking = "", wanted
+    own = os.path.join(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    for path in (own, *sorted(font_manager.findSystemFonts())):
+        try:
+            known = FT2Font(path).get_charmap()
+            ImageFont.truetype(path, _TEXT_SIZE)
+        except (OSError, RuntimeError):  # fonts that one of the two cannot read
+            continue
+        absent = {character for character in wanted if ord(character) not in known}
+        if not best or len(absent) < len(lacking):
+            best, lacking = path, absent
+        if not lacking:
+            break
+    return ImageFont.truetype(best, _TEXT_SIZE), "".join(sorted(lacking))
+
+
+def _lines(text: str, font: Font, width: int) -> list[str]:
+    """`text` in lines that fit, broken between words where that is possible.
+
+    Names that begin alike stay apart; after so many lines an ellipsis ends the text.
+    """
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        line = ""
+        for word in re.findall(r"[^\s_-]*[\s_-]?", paragraph):
+            if line and font.getlength((line + word).rstrip()) > width:
+                lines.append(line.rstrip())
+                line = ""
+            line += word
+            while font.getlength(line.rstrip()) > width and len(line) > 1:
+                fit = max(n for n in range(1, len(line)) if n == 1 or _fits(line[:n], font, width))
+                lines.append(line[:fit])
+                line = line[fit:]
+        lines.append(line.rstrip())
+    if len(lines) > _MOST_LINES:
+        last = lines[_MOST_LINES - 1]
+        while last and not _fits(last + "…", font, width):
+            last = last[:-1]
+        lines = [*lines[: _MOST_LINES - 1], last + "…"]
+    return lines
+
+
+def _fits(text: str, font: Font, width: int) -> bool:
+    return font.getlength(text) <= width
 
 
 def write_training_samples(
@@ -78,19 +141,29 @@ def write_training_samples(
     """Writes the first `limit` samples that training with `config` will see. Returns the path."""
     source = datasets.open_split(config.data, config.data.train_split)
     config = config.copy_and_resolve_references()
-    # The order of samples does not depend on how they are batched.
-    config.batch_size = min(limit, len(source))
+    # The order of samples does not depend on how they are batched, unless their shapes differ.
+    if not has_objects(source):
+        config.batch_size = min(limit, len(source))
     batch = datasets.train_batches(config, source, num_steps=1)[0]
-    return write(path, batch["image"], [source.class_names[label] for label in batch["label"]])
+    return write(path, *labelled(batch, source.class_names))
+
+
+def labelled(
+    batch: Mapping[str, np.ndarray], class_names: Sequence[str]
+) -> tuple[np.ndarray, list[str]]:
+    """The images of a training batch and what is known of them: classes, or objects drawn."""
+    if "boxes" in batch:
+        return object_drawing.draw_batch(batch, class_names)
+    return batch["image"], [class_names[label] for label in batch["label"]]
 
 
 def write(path: str | os.PathLike[str], images: np.ndarray, captions: Sequence[str]) -> Path:
     """Writes the contact sheet of a batch as a PNG file; returns its path."""
-    target = Path(path).expanduser()
+    target = storage.path(path, "--output")
     sheet = draw(images, captions)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file.replacing(target) as file:
+        with storage.replacing(target) as file:
             sheet.save(file, "PNG")
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}") from error

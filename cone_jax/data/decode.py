@@ -2,8 +2,8 @@
 
 `open_image` reads a header and promises:
 
-* JPEG, PNG, WebP and BMP, recognised by content. EXIF orientation is applied. An animation is its
-  first frame (an animated PNG: its still picture).
+* JPEG, PNG, WebP and BMP, recognised by content. EXIF orientation is applied unless told
+  otherwise. An animation is its first frame (an animated PNG: its still picture).
 * Grey becomes three equal channels; 16 bits keep their high byte; a palette is resolved; CMYK is
   converted by Pillow, in the Adobe (inverted) convention all CMYK JPEGs follow in practice;
   transparency is composited on white, since the colours behind it are arbitrary.
@@ -24,6 +24,7 @@ for the sake of uniformity.
 import contextlib
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from PIL import BmpImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
@@ -60,16 +61,30 @@ class DamagedImage(Exception):  # noqa: N818 - names what was found, not a fault
     """A picture that cannot be used; the message is the reason, without the file's name."""
 
 
-def open_image(data: bytes | np.ndarray, *, max_pixels: int = MAX_PIXELS) -> "Picture | np.ndarray":
+def open_image(
+    data: bytes | np.ndarray, *, max_pixels: int = MAX_PIXELS, upright: bool = True
+) -> "Picture | np.ndarray":
     """What a transform pipeline starts from: a `Picture` of a file, or the [H, W, 3] array itself.
 
     Args:
         data: an encoded file, or uint8 [H, W, 3], [H, W, 1] or [H, W].
         max_pixels: files with more pixels than this are refused before they are decoded.
+        upright: whether the EXIF orientation of a file is applied.
     """
     if isinstance(data, np.ndarray):
         return _rgb_array(data)
-    return Picture(data, max_pixels=max_pixels)
+    return Picture(data, max_pixels=max_pixels, upright=upright)
+
+
+def reason_unreadable(source: Any, record: int) -> str:
+    """Why a record of a source cannot be read, or nothing."""
+    try:
+        picture = open_image(source[record].image)
+        if isinstance(picture, Picture):
+            picture.verify()
+    except DamagedImage as damage:
+        return str(damage)
+    return ""
 
 
 class Picture:
@@ -77,20 +92,27 @@ class Picture:
 
     Attributes:
         size: width and height of the upright picture.
+        is_marked: whether the file asks to be turned or mirrored, by its EXIF orientation.
     """
 
-    def __init__(self, data: bytes, *, max_pixels: int = MAX_PIXELS):
+    def __init__(self, data: bytes, *, max_pixels: int = MAX_PIXELS, upright: bool = True):
         if not data:
             raise DamagedImage("the file is empty")
         self._container = image_container.inspect(bytes(data))
         if not self._container.format:
             raise DamagedImage("not a JPEG, PNG, WebP or BMP file")
+        self._orientation = self._container.orientation if upright else 1
+        self.is_marked = self._container.orientation in _UPRIGHT
         self._unread: ImageFile.ImageFile | None = self._open()
         width, height = self._unread.size
         if width * height > max_pixels:
             raise DamagedImage(f"{width} x {height} pixels, the limit is {max_pixels} in all")
         self._decoded: dict[int, Image.Image] = {}
         self.size: Size = (height, width) if self._is_turned else (width, height)
+
+    def verify(self) -> None:
+        """Raises `DamagedImage` where the pixels cannot be decoded, as cheaply as can be."""
+        self._decode(reduction=8 if self._container.format == "JPEG" else 1)
 
     def full(self) -> Image.Image:
         """The whole picture, mode RGB."""
@@ -116,7 +138,7 @@ class Picture:
 
     @property
     def _is_turned(self) -> bool:
-        return self._container.orientation in _SWAPPED
+        return self._orientation in _SWAPPED
 
     def _open(self) -> ImageFile.ImageFile:
         # The plugin itself, not Image.open: that warns about large pictures by a global threshold.
@@ -137,16 +159,16 @@ class Picture:
     def _stored_box(self, box: Box) -> Box:
         """An upright box in the coordinates of the picture as stored."""
         (left, top, right, bottom), (width, height) = box, self.size
-        if self._container.orientation in _MIRRORED_X:
+        if self._orientation in _MIRRORED_X:
             left, right = width - right, width - left
-        if self._container.orientation in _MIRRORED_Y:
+        if self._orientation in _MIRRORED_Y:
             top, bottom = height - bottom, height - top
         if self._is_turned:
             left, top, right, bottom = top, left, bottom, right
         return left, top, right, bottom
 
     def _upright(self, image: Image.Image) -> Image.Image:
-        turn = _UPRIGHT.get(self._container.orientation)
+        turn = _UPRIGHT.get(self._orientation)
         return image if turn is None else image.transpose(turn)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.console import Report
 from cone_jax.data import array_record_file, decode
 from cone_jax.data.sources import packed
@@ -124,7 +124,7 @@ def _claim(target: Path, plan: str) -> bool:
     if any(target.iterdir()):
         raise UserError(f"{target} is not empty; give a new folder to pack into")
     # Renamed to the metadata when all is done, so it must be whole from the start.
-    with atomic_file.replacing(target / _PLAN) as file:
+    with storage.replacing(target / _PLAN) as file:
         file.write_text(plan)
     return False
 

@@ -16,7 +16,7 @@ Nothing here imports JAX, so that worker processes stay light.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import grain
 import numpy as np
@@ -33,6 +33,7 @@ class Draw(NamedTuple):
 
     record: int
     epoch: int
+    repeat: int = 0  # how often the epoch has had the record before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,8 @@ def _shuffled(num_records: int, seed: int, epoch: int) -> np.ndarray:
 
 def sample_rng(seed: int, draw: Draw, view: int) -> np.random.Generator:
     """The private generator of one view of one record in one epoch, whoever makes it."""
-    return np.random.default_rng((seed, draw.epoch, draw.record, view))
+    again = (draw.repeat,) if draw.repeat else ()
+    return np.random.default_rng((seed, draw.epoch, draw.record, view, *again))
 
 
 # image [b, H, W, 3] or [b, V, H, W, 3] uint8, label [b] int32, id [b] int32 and, for
@@ -91,7 +93,11 @@ HostBatch = dict[str, np.ndarray]
 # One row of a batch.
 Sample = dict[str, Any]
 
+Transform = TypeVar("Transform")
+
 NOT_DAMAGED = -1
+# So many damaged files never end a run, unless they are more than a tenth of its pictures.
+HANDFUL = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +110,33 @@ class Share:
     def rows(self, batch_size: int) -> range:
         local = batch_size // self.count
         return range(self.index * local, (self.index + 1) * local)
+
+
+def draws_of(order: TrainOrder, step: int, share: Share) -> list[Draw]:
+    """What a process's rows of the batch of `step` (from 0) are made of."""
+    first = step * order.batch_size
+    return [order[first + row] for row in share.rows(order.batch_size)]
+
+
+def first_readable(count: int, wanted: int, read: Callable[[int], Sample | None]) -> Sample:
+    """What `read` makes of record `wanted` or, where it is damaged, of the one after it.
+
+    `read` gives None for a record that must not stand in for the wanted one. The `id` of the row is
+    the record read, `damaged` the first of `count` that could not be.
+    """
+    damaged = NOT_DAMAGED
+    for offset in range(count):
+        record = (wanted + offset) % count
+        try:
+            row = read(record)
+        except decode.DamagedImage:
+            damaged = record if damaged == NOT_DAMAGED else damaged
+            continue
+        if row is not None:
+            return {**row, "id": record, "damaged": damaged}
+    raise UserError(
+        f"data: none of {count} training images can be read; give JPEG, PNG, WebP or BMP files"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,41 +153,46 @@ class TrainBatches:
         return self.num_steps
 
     def __getitem__(self, step: int) -> HostBatch:
-        first = step * self.order.batch_size
-        draws = [self.order[first + row] for row in self.share.rows(self.order.batch_size)]
+        draws = draws_of(self.order, step, self.share)
         return _assemble([self.sample(draw) for draw in draws], "data.train_transforms")
 
     def sample(self, draw: Draw) -> Sample:
         """One row; a record that cannot be read is replaced by the one after it."""
-        damaged = NOT_DAMAGED
-        for offset in range(len(self.source)):
-            record = (draw.record + offset) % len(self.source)
-            try:
-                image, label = self.source[record]
-                picture = decode.open_image(image)
-                views = [
-                    pipeline(picture, sample_rng(self.order.seed, draw, view))
-                    for view, pipeline in enumerate(self.views)
-                ]
-            except decode.DamagedImage:
-                damaged = record if damaged == NOT_DAMAGED else damaged
-                continue
+
+        def read(record: int) -> Sample:
+            image, label = self.source[record]
+            picture = decode.open_image(image)
+            views = [
+                pipeline(picture, sample_rng(self.order.seed, draw, view))
+                for view, pipeline in enumerate(self.views)
+            ]
             pixels = views[0] if len(views) == 1 else _stack(views, "data.train_transforms")
-            return {"image": pixels, "label": label, "id": record, "damaged": damaged}
-        raise UserError(
-            f"data: none of {len(self.source)} training images can be read; give JPEG, PNG, WebP "
-            "or BMP files"
-        )
+            return {"image": pixels, "label": label}
+
+        return first_readable(len(self.source), draw.record, read)
+
+    def check_size(self, image_size: int) -> None:
+        """`UserError` unless the transforms give square pictures of `image_size`."""
+        height, width, _ = self.sample(self.order[0])["image"].shape[-3:]
+        if (height, width) != (image_size, image_size):
+            raise UserError(
+                f"data.image_size ({image_size}) does not fit data.train_transforms, which give "
+                f"{height} x {width} pixels"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
-class EvalBatches:
-    """Every record of a source once, in order; `mask` is False on the padding of the end."""
+class EveryRecord(Generic[Transform]):
+    """What batches with every record of a source are made from."""
 
     source: Source
-    transform: Pipeline
+    transform: Transform
     batch_size: int
     share: Share = Share()
+
+
+class EvalBatches(EveryRecord[Pipeline]):
+    """Every record of a source once, in order; `mask` is False on the padding of the end."""
 
     def __len__(self) -> int:
         return -(-len(self.source) // self.batch_size)
@@ -172,7 +210,7 @@ class EvalBatches:
         rng = np.random.default_rng(0)  # evaluation transforms are deterministic
         try:
             image, label = self.source[record]
-            pixels = self.transform(decode.open_image(image), rng)
+            pixels = self.transform(self.transform.open(image), rng)
         except decode.DamagedImage:
             damaged = record
             pixels = self.transform(np.zeros((256, 256, 3), np.uint8), rng)
@@ -202,7 +240,8 @@ class DamageTally:
     """Counts records that could not be read; too many end the run.
 
     Too many of all, or of those that this process has seen where it is one of several; in
-    either case of as many as it sees in an epoch.
+    either case of as many as it sees in an epoch. A handful is never too many, unless the limit
+    is 0: of a few hundred pictures a fraction is less than one file.
     """
 
     def __init__(
@@ -222,18 +261,21 @@ class DamageTally:
             if record in self._seen:
                 continue
             self._seen.add(record)
+            handful = min(HANDFUL, among // 10) if self._limit > 0 else 0
+            reason = decode.reason_unreadable(self._source, record)
             if len(self._seen) <= 5:
-                self._report(f"cannot read {self._source.describe(record)}; replaced")
-            if len(self._seen) > self._limit * among:
+                self._report(f"cannot read {self._source.describe(record)}; replaced ({reason})")
+            if len(self._seen) > max(self._limit * among, handful):
                 raise UserError(
                     f"data: {len(self._seen)} of {among} images cannot be read, more "
                     f"than data.damaged_limit ({self._limit:.1%}); the last was "
-                    f"{self._source.describe(record)}; mend the files or raise the limit"
+                    f"{self._source.describe(record)} ({reason}); mend the files (--mode=check "
+                    "lists all) or raise the limit"
                 )
 
 
 def read_ahead(
-    batches: TrainBatches | EvalBatches,
+    batches: "TrainBatches | EvalBatches | grain.RandomAccessDataSource[HostBatch]",
     *,
     start: int = 0,
     threads: int = 4,

@@ -18,11 +18,12 @@ positions; those of the records are not, as that takes minutes per gigabyte in P
 import importlib.util
 import json
 import struct
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.console import Report
 from cone_jax.data import array_record_file
 from cone_jax.data.sources import tfds as tfds_source
@@ -39,6 +40,11 @@ def prepare(name: str, path: str = "", *, report: Report = print) -> None:
     """
     if not name:
         raise UserError("data.name is empty; give the TFDS name of the data set to prepare")
+    if storage.is_remote(path):
+        raise UserError(
+            f"data.path ({path}) is in a bucket; prepare the data set in a local folder, and copy "
+            "it there"
+        )
     builder = tfds_source.find(name, path)
     if builder is None:
         _build(name, path)
@@ -49,6 +55,20 @@ def prepare(name: str, path: str = "", *, report: Report = print) -> None:
         raise UserError(f"data.name ({name!r}): TFDS has built another version; leave it out")
     sizes = ", ".join(f"{split} {info.num_examples}" for split, info in ready.info.splits.items())
     report(f"{ready.info.full_name} is ready in {ready.data_path}: {sizes}")
+
+
+def described_classes(name: str, label_key: str) -> int:
+    """How many classes a set has that is not prepared, by TFDS's own description; 0: unknown."""
+    import tensorflow_datasets as tfds
+
+    with tempfile.TemporaryDirectory() as nowhere:
+        try:
+            builder = tfds.builder(name, data_dir=nowhere, try_gcs=False)
+            features = builder.info.features
+            return int(getattr(features[label_key], "num_classes", 0))
+        # An unknown name or version, or a description that needs a package.
+        except (KeyError, ValueError, OSError, AssertionError, ImportError):
+            return 0
 
 
 def _build(name: str, path: str) -> None:
@@ -114,7 +134,7 @@ def _announce(info_file: Path) -> None:
     """Lists array_record among the formats the data set is available in."""
     info = json.loads(info_file.read_text())
     info["alternativeFileFormats"] = [*info.get("alternativeFileFormats", []), "array_record"]
-    with atomic_file.replacing(info_file) as file:
+    with storage.replacing(info_file) as file:
         file.write_text(json.dumps(info, indent=2))
 
 

@@ -5,7 +5,7 @@ plain arrays and are useful by themselves.
 """
 
 from cone_jax.detection.backbone import Backbone, is_frozen
-from cone_jax.detection.batch import Detections, GroundTruth, normalise
+from cone_jax.detection.batch import Detections, GroundTruth
 from cone_jax.detection.boxes import iou
 from cone_jax.detection.detector import Detector
 from cone_jax.detection.roi_pooling import crop_masks, multilevel_roi_align, roi_align
@@ -23,6 +23,5 @@ __all__ = [
     "is_frozen",
     "multilevel_roi_align",
     "nms",
-    "normalise",
     "roi_align",
 ]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from cone_jax import settings as config_sections
 from cone_jax.detection.settings import Settings
 from cone_jax.models import resnet
 from cone_jax.models.layers import BatchNorm, Initializer, Layers
@@ -20,7 +21,9 @@ class FrozenBatchNorm(BatchNorm):
     """BatchNorm whose statistics, scale and bias are constants; its variables are BatchNorm's."""
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, kernel: jax.Array | None = None) -> jax.Array:
+        if kernel is not None:
+            x = x @ kernel.astype(x.dtype)
         shape = (x.shape[-1],)
         scale = lax.stop_gradient(self.param("scale", nn.initializers.ones, shape))
         bias = lax.stop_gradient(self.param("bias", self.bias_init, shape))
@@ -108,7 +111,7 @@ def head_layers(settings: Settings) -> Layers:
     )
 
 
-def is_frozen(settings: Settings, path: Sequence[str]) -> bool:
+def is_frozen(settings: config_sections.Detector, path: Sequence[str]) -> bool:
     """Whether the parameter at `path` is a constant: neither gradient nor weight decay moves it.
 
     >>> settings = Settings.detectron2()

@@ -1,20 +1,19 @@
 """What goes into a detector and what comes out, in static shapes.
 
 B padded images, G places for objects in each. A mask is stored as a small picture of the region
-`mask_frames`, by default the object's box and a margin (`transforms.crop_mask`). An object of
-112 x 112 values takes 12.5 kB where a bitmap of the padded image takes 1 MB, and it does not
-change with the scale of the image. A bitmap of the whole image is the frame (0, 0, W, H), so
+`mask_frames`, by default the object's box and a margin (`cone_jax.data.objects.crop_mask`). An
+object of 112 x 112 values takes 12.5 kB where a bitmap of the padded image takes 1 MB, and it does
+not change with the scale of the image. A bitmap of the whole image is the frame (0, 0, W, H), so
 nothing else is needed where exactness matters more.
 """
+
+import dataclasses
+from collections.abc import Mapping
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt8
-
-# Of ImageNet, in units of 0 to 255: what classification backbones were trained with.
-MEAN = (123.675, 116.28, 103.53)
-STD = (58.395, 57.12, 57.375)
 
 
 @flax.struct.dataclass
@@ -32,6 +31,11 @@ class GroundTruth:
     masks: Float[Array, "B G h w"] | UInt8[Array, "B G h w"]
     mask_frames: Float[Array, "B G 4"]
 
+    @classmethod
+    def from_batch(cls, batch: Mapping[str, jax.Array]) -> "GroundTruth":
+        """The columns of a batch that describe objects."""
+        return cls(**{each.name: batch[each.name] for each in dataclasses.fields(cls)})
+
 
 @flax.struct.dataclass
 class Detections:
@@ -46,17 +50,6 @@ class Detections:
     classes: Int[Array, "B D"]
     valid: Bool[Array, "B D"]
     masks: Float[Array, "B D M M"]
-
-
-def normalise(images: UInt8[Array, "B H W 3"], sizes: Int[Array, "B 2"]) -> Float[Array, "B H W 3"]:
-    """RGB bytes to zero mean and unit deviation; the padding beyond each size becomes 0.
-
-    >>> images = jnp.full((1, 1, 2, 3), 124, jnp.uint8)
-    >>> print(normalise(images, jnp.array([[1, 1]]))[0, 0, :, 0].round(3))
-    [0.006 0.   ]
-    """
-    scaled = (images.astype(jnp.float32) - jnp.asarray(MEAN)) / jnp.asarray(STD)
-    return jnp.where(inside(images.shape[1:3], sizes)[..., None], scaled, 0.0)
 
 
 def inside(shape: tuple[int, ...], sizes: Int[Array, "B 2"]) -> Bool[Array, "B H W"]:

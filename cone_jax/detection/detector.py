@@ -5,7 +5,8 @@ compilation per shape of padded images.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from cone_jax.detection import anchors as anchor_lib
 from cone_jax.detection import heads, losses, proposals, roi_pooling, sampling, targets
 from cone_jax.detection.backbone import RES5, STEM, Backbone, head_layers
-from cone_jax.detection.batch import Detections, GroundTruth
+from cone_jax.detection.batch import Detections, GroundTruth, inside
 from cone_jax.detection.matching import take
 from cone_jax.detection.settings import Settings
 from cone_jax.models.layers import Layers
@@ -49,10 +50,12 @@ class Detector(nn.Module):
     """Mask R-CNN on a ResNet, with a feature pyramid or on C4 with res5 as the head.
 
     Images [B, H, W, 3] are normalised RGB, padded at the right and at the bottom to sides that
-    32 divides; `sizes` [B, 2] are their true heights and widths.
+    32 divides; `sizes` [B, 2] are their true heights and widths. The padding counts as 0.
     """
 
     settings: Settings
+    # Of a batch, what `__call__` takes beside the images.
+    inputs: ClassVar[tuple[str, ...]] = ("size",)
 
     def setup(self) -> None:
         settings, make = self.settings, head_layers(self.settings)
@@ -68,9 +71,13 @@ class Detector(nn.Module):
         if settings.masks:
             self.mask_head = heads.MaskHead(settings, make)
 
-    def __call__(self, images: Float[Array, "B H W 3"], sizes: Int[Array, "B 2"]) -> Detections:
-        """What is in the images, with BatchNorm in evaluation mode."""
-        levels = self._levels(images, train=False)
+    def __call__(
+        self, images: Float[Array, "B H W 3"], sizes: Int[Array, "B 2"], *, train: bool = False
+    ) -> Detections:
+        """What is in the images, with BatchNorm in evaluation mode; for training see `losses`."""
+        if train:
+            raise ValueError("a detector is trained through its method `losses`")
+        levels = self._levels(images, sizes, train=False)
         found = self._propose(levels, sizes, train=False)
         features = self._box_features(levels, found.boxes, train=False)
         logits, codes = self._predict(features, found.boxes.shape[:2])
@@ -98,7 +105,7 @@ class Detector(nn.Module):
         a validation set.
         """
         rpn_key, roi_key = jax.random.split(key)
-        levels = self._levels(images, train=train)
+        levels = self._levels(images, sizes, train=train)
         found = self._propose(levels, sizes, train=True)
         result = self._proposal_losses(found, truth, rpn_key)
         keys = jax.random.split(roi_key, images.shape[0])
@@ -111,8 +118,21 @@ class Detector(nn.Module):
             result["mask"] = self._mask_loss(levels, features, wanted, truth, train=train)
         return result
 
-    def _levels(self, images: jax.Array, *, train: bool) -> list[jax.Array]:
+    def batch_losses(
+        self,
+        images: Float[Array, "B H W 3"],
+        batch: Mapping[str, jax.Array],
+        key: PRNGKeyArray,
+        *,
+        train: bool = True,
+    ) -> Losses:
+        """`losses` of a batch as the trainer has it: ``size`` and the ground truth by name."""
+        truth = GroundTruth.from_batch(batch)
+        return self.losses(images, batch["size"], truth, key, train=train)
+
+    def _levels(self, images: jax.Array, sizes: jax.Array, *, train: bool) -> list[jax.Array]:
         """The feature maps that have anchors."""
+        images = jnp.where(inside(images.shape[1:3], sizes)[..., None], images, 0.0)
         if self.settings.neck == "c4":
             return self.backbone(images, train=train, stages=range(STEM, RES5))[-1:]
         stages = self.backbone(images, train=train)

@@ -5,6 +5,7 @@ in float64 on the host.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -53,6 +54,8 @@ class Examples(NamedTuple):
     in_top5: np.ndarray  # [n] bool, whether the label is among the five most probable
     losses: np.ndarray  # [n], cross-entropy
     confidences: np.ndarray  # [n], the probability of the prediction
+    ranked: np.ndarray | None = None  # [n, up to 5], the most probable classes, best first
+    probabilities: np.ndarray | None = None  # [n, up to 5], theirs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +90,10 @@ def examine(
     if classes is not None:
         allowed = np.zeros(network.encoder.spec.num_classes, bool)
         allowed[list(classes)] = True
-    return Examples(**infer(network, variables, batches, _answers, allowed))
+    return Examples(**infer(network, variables, batches, answers, allowed))
 
 
-def _answers(
+def answers(
     out: EncoderOutput, batch: dict[str, jax.Array], allowed: jax.Array | None
 ) -> dict[str, jax.Array]:
     """The columns of `Examples`."""
@@ -98,13 +101,16 @@ def _answers(
     if allowed is not None:
         logits = jnp.where(allowed, logits, -jnp.inf)
     _, ranked = jax.lax.top_k(logits, min(RANKS, logits.shape[-1]))
+    probabilities = jax.nn.softmax(logits)
     return {
         "records": batch["id"],
         "labels": labels,
         "predictions": ranked[:, 0],
         "in_top5": jnp.any(ranked == labels[:, None], axis=-1),
         "losses": losses.cross_entropy(logits, labels),
-        "confidences": jnp.max(jax.nn.softmax(logits), axis=-1),
+        "confidences": jnp.max(probabilities, axis=-1),
+        "ranked": ranked,
+        "probabilities": jnp.take_along_axis(probabilities, ranked, axis=-1),
     }
 
 
@@ -126,6 +132,32 @@ def summarise(examples: Examples, num_classes: int) -> ClassificationResult:
         per_class=tuple(per_class.tolist()),
         examples=len(correct),
     )
+
+
+def wilson_interval(share: float, examples: int) -> tuple[float, float]:
+    """Between what an accuracy lies with 95 % confidence, given so many examples (Wilson, 1927).
+
+    >>> low, high = wilson_interval(0.9, 50)
+    >>> round(low, 3), round(high, 3)
+    (0.786, 0.957)
+    """
+    if not examples:
+        return 0.0, 1.0
+    z = 1.959963984540054
+    spread = 1 + z**2 / examples
+    centre = (share + z**2 / (2 * examples)) / spread
+    half = z / spread * math.sqrt(share * (1 - share) / examples + z**2 / (4 * examples**2))
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+def interval_text(share: float, examples: int) -> str:
+    """The interval for a person to read.
+
+    >>> interval_text(0.9, 50)
+    '78.6 to 95.7 %'
+    """
+    low, high = wilson_interval(share, examples)
+    return f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
 def expected_calibration_error(

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from cone_jax.console import Metric, Report
@@ -12,6 +13,7 @@ from cone_jax.data import datasets
 from cone_jax.data.sources import Source
 from cone_jax.evaluation import accuracy, label_maps, other_sets
 from cone_jax.evaluation.accuracy import ClassificationResult, Examples
+from cone_jax.evaluation.probes.extraction import Features, extract
 from cone_jax.evaluation.registry import EvaluatedRun, Evaluator, Outcome, Variables
 
 
@@ -24,6 +26,9 @@ class ClassificationOutcome(Outcome):
     source: Source
     class_names: tuple[str, ...]
     config: ConfigDict  # of the stage; it says how pictures are prepared
+    # Of each example the training records most like it, nearest first; None: nobody has looked.
+    nearest: np.ndarray | None = None
+    train: Source | None = None
 
 
 # Sets of only some of ImageNet's classes, among which a network is to choose. TFDS lists all.
@@ -73,9 +78,34 @@ class Classification(Evaluator):
             config=run.config,
         )
 
+    def with_nearest(
+        self,
+        outcome: ClassificationOutcome,
+        run: EvaluatedRun,
+        variables: Variables,
+        report: Report,
+        count: int = 3,
+    ) -> ClassificationOutcome:
+        """The outcome with the training pictures whose features are nearest to each example's."""
+        train = run.dataset.train
+        known = _unit_rows(run, variables, train, report)
+        asked = _unit_rows(run, variables, outcome.source, report)
+        place = {record: row for row, record in enumerate(asked.ids.tolist())}
+        rows = asked.features[[place[record] for record in outcome.examples.records.tolist()]]
+        found = [
+            known.ids[np.argsort(-(known.features @ row), kind="stable")[:count]] for row in rows
+        ]
+        return dataclasses.replace(outcome, nearest=np.stack(found), train=train)
+
     def _open(self, run: EvaluatedRun) -> Source:
         if self.data:
             return other_sets.open_set(run, self.data, self.split)
         if self.split:
             return datasets.open_split(run.config.data, self.split)
         return run.dataset.test
+
+
+def _unit_rows(run: EvaluatedRun, variables: Variables, source: Source, report: Report) -> Features:
+    found = extract(run.learner, variables, run.eval_stream(source, report))
+    length = np.linalg.norm(found.features, axis=1, keepdims=True)
+    return found._replace(features=found.features / np.maximum(length, 1e-12))

@@ -1,11 +1,14 @@
 """Where corrupted pictures come from: made from a run's own, a TFDS set, or a tree of folders."""
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+import numpy as np
+
+from cone_jax import storage
 from cone_jax.data import decode, transforms
-from cone_jax.data.sources import Source, tfds
+from cone_jax.data.sources import Source, splits, tfds
 from cone_jax.errors import UserError
 from cone_jax.evaluation import other_sets
 from cone_jax.evaluation.corruptions import CorruptedSource
@@ -23,27 +26,55 @@ class CorruptedSet(NamedTuple):
 
 
 def generated(
-    run: EvaluatedRun, corruption: str, severity: int, *, seed: int, parameters: str
+    run: EvaluatedRun,
+    corruption: str,
+    severity: int,
+    *,
+    seed: int,
+    parameters: str,
+    frost_folder: str = "",
 ) -> CorruptedSet:
     """The run's own test pictures, cropped as always and then corrupted."""
-    pipeline = transforms.parse(run.config.data.test_transforms)
-    source = run.dataset.test
-    return CorruptedSet(
-        CorruptedSource(source, pipeline, corruption, severity, seed, parameters), ()
-    )
+    data = run.config.data
+    pipeline = transforms.parse(data.test_transforms, pixels=data.test_pixels)
+    how = (corruption, severity, seed, parameters, frost_folder)
+    return CorruptedSet(CorruptedSource(run.dataset.test, pipeline, *how), ())
 
 
 def ready_made(run: EvaluatedRun, data: str, corruption: str, severity: int) -> CorruptedSet:
     """Pictures that are corrupted already: below a folder, or of a TFDS set, named by `data`."""
-    folder = Path(data).expanduser()
+    folder = storage.path(data)
     if folder.is_dir():
         one = str(_find_folder(folder, corruption, severity))
     elif os.sep in data:
-        raise UserError(f"data ({data}) is no folder <corruption>/<severity>/<class>/")
+        raise UserError(f"data ({data}) is not a folder <corruption>/<severity>/<class>/")
     else:
         one = _find_tfds(run, data, corruption, severity)
     source = other_sets.open_set(run, one)
     return CorruptedSet(source, _fitting_transforms(run, source))
+
+
+def clean_counterpart(test: Source, corrupted: Source) -> Source | None:
+    """Those pictures of `test` that `corrupted` shows; None where they cannot be told.
+
+    Files are known by their class and name. Records without names are the same where there are
+    as many.
+    """
+    if isinstance(corrupted, CorruptedSource):
+        return test
+    places = {name: index for index, name in enumerate(_names(test))}
+    names = _names(getattr(corrupted, "source", corrupted))
+    if names and all(name in places for name in names):
+        return splits.Subset(test, np.array([places[name] for name in names]))
+    return test if len(test) == len(corrupted) else None
+
+
+def _names(source: Source) -> list[str]:
+    """<class>/<file> of each record, without its suffix; empty where records have no names."""
+    if not hasattr(source, "relative_path"):
+        return []
+    paths = (PurePosixPath(source.relative_path(index)) for index in range(len(source)))
+    return [str(path.with_suffix("")) for path in paths]
 
 
 def _fitting_transforms(run: EvaluatedRun, source: Source) -> tuple[str, ...]:

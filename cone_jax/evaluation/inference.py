@@ -82,7 +82,8 @@ def infer_batches(
     for batch in batches:
         images = batch["image"]
         columns = {name: np.full(len(images), value) for name, value in _ABSENT.items()}
-        columns |= {name: batch[name] for name in ("image", *_ABSENT) if name in batch}
+        known = ("image", *network.encoder.inputs, *_ABSENT)
+        columns |= {name: batch[name] for name in known if name in batch}
         before, computed = (
             computed,
             _forward(
@@ -102,6 +103,18 @@ def infer_batches(
         yield _real_rows(computed)
 
 
+def lower(
+    network: Network,
+    variables: Mapping[str, Any],
+    batch: Mapping[str, Any],
+    readout: Readout,
+    *given: Any,
+) -> jax.stages.Lowered:
+    """The program of one batch, of arrays or of shapes, before its compilation."""
+    fixed = {name: getattr(network, name) for name in ("encoder", "mean", "std", "mesh")}
+    return _forward.lower(variables, dict(batch), given, readout=readout, **fixed)
+
+
 @functools.partial(jax.jit, static_argnames=("encoder", "mean", "std", "mesh", "readout"))
 def _forward(
     variables: Mapping[str, Any],
@@ -118,7 +131,8 @@ def _forward(
     images = batch["image"]
     if images.dtype == jnp.uint8:
         images = normalise_images(images, mean, std)
-    out = cast(EncoderOutput, encoder.apply(variables, images, train=False))
+    others = [batch[name] for name in encoder.inputs]
+    out = cast(EncoderOutput, encoder.apply(variables, images, *others, train=False))
     rows = batch["mask"], readout(out, batch, *given)
     # With several processes, each can read only what is replicated.
     return jax.lax.with_sharding_constraint(rows, distributed.replicated(mesh))

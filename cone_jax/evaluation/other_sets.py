@@ -1,7 +1,6 @@
 """Test sets other than the run's own, in the classes of the run."""
 
-from pathlib import Path
-
+from cone_jax import storage
 from cone_jax.data.sources import Source, image_folder, splits, tfds
 from cone_jax.evaluation import label_maps
 from cone_jax.evaluation.label_maps import RelabelledSource
@@ -10,7 +9,7 @@ from cone_jax.evaluation.registry import EvaluatedRun
 
 def open_set(run: EvaluatedRun, data: str, split: str = "") -> RelabelledSource:
     """A folder ``<class>/*``, or a TFDS set; of the latter `split`, or the part for testing."""
-    folder = Path(data).expanduser()
+    folder = storage.path(data)
     source: Source
     if folder.is_dir():
         source = image_folder.open_classes(folder, run.dataset.class_names)

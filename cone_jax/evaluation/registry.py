@@ -28,11 +28,11 @@ from ml_collections import ConfigDict
 from cone_jax import spec_strings
 from cone_jax.console import Metric, Report, find_metric
 from cone_jax.data.datasets import Dataset
-from cone_jax.data.pipeline import HostBatch
+from cone_jax.data.pipeline import HostBatch, Share
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError, closest
 from cone_jax.evaluation.inference import Network
-from cone_jax.objectives import Needs
+from cone_jax.objectives import LabelKind, Needs
 from cone_jax.spec_strings import Registry
 
 # Networks of a train state: the one that learns, its momentum copy, the averaged model; and
@@ -53,6 +53,8 @@ class EvaluatedRun(Protocol):
     def mesh(self) -> Mesh: ...
     @property
     def learner(self) -> Network: ...
+    @property
+    def share(self) -> Share: ...
 
     def eval_stream(
         self, source: Source, report: Report, transforms: Sequence[str] | None = None
@@ -79,6 +81,7 @@ class Evaluator(abc.ABC):
 
     metrics: ClassVar[tuple[Metric, ...]]
     needs_classifier: ClassVar[bool] = True
+    labels: ClassVar[LabelKind] = "class"  # what it knows of a test picture
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
@@ -120,8 +123,10 @@ _OWN = {
     "classification": "cone_jax.evaluation.classification:Classification",
     "knn": "cone_jax.evaluation.probes.evaluators:Knn",
     "linear": "cone_jax.evaluation.probes.evaluators:Linear",
+    "long_tail": "cone_jax.evaluation.long_tail:LongTail",
     "robustness": "cone_jax.evaluation.robustness:Robustness",
     "real": "cone_jax.evaluation.real_labels:Real",
+    "detection": "cone_jax.evaluation.detection:DetectionEvaluator",
 }
 KINDS: Registry[type[Evaluator]] = Registry(
     "evaluator",
@@ -164,7 +169,7 @@ def lower_is_better(config: ConfigDict) -> bool:
 
 def fits(evaluator: Evaluator, needs: Needs, *, averaged: bool) -> bool:
     """Whether a stage has what an evaluator looks at: its classifier, its network."""
-    if evaluator.needs_classifier and not needs.classifier:
+    if evaluator.labels != needs.labels or (evaluator.needs_classifier and not needs.classifier):
         return False
     return {"key": needs.key, "averaged": averaged}.get(evaluator.network, True)
 
@@ -178,6 +183,11 @@ def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
     stages = tuple(stages)
     for spec, evaluator in zip(config.evaluation.evaluators, evaluators, strict=True):
         if not any(fits(evaluator, needs, averaged=averaged) for needs, averaged in stages):
+            if all(evaluator.labels != needs.labels for needs, _ in stages):
+                raise UserError(
+                    f"evaluation.evaluators ({spec}) does not judge {config.objective.name}; "
+                    f"{_cure(stages[0][0])}"
+                )
             cure = "set average.decay" if evaluator.network == "averaged" else "leave network out"
             raise UserError(
                 f"evaluation.evaluators ({spec}): {config.objective.name} has no "
@@ -190,6 +200,11 @@ def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
         raise UserError(
             f"checkpoint.best_metric ({metric!r}) is found by none of evaluation.evaluators; {cure}"
         )
+
+
+def _cure(needs: Needs) -> str:
+    suitable = [name for name in _OWN if KINDS[name].labels == needs.labels]
+    return f"choose among {', '.join(suitable)}"
 
 
 def _evaluator(spec: str) -> Evaluator:

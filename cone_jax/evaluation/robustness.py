@@ -1,15 +1,18 @@
 """The evaluator ``robustness``: top-1 error under fifteen corruptions at five severities."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import ClassVar
 
+from cone_jax import storage
 from cone_jax.console import Metric, Report
 from cone_jax.data.sources import Source
+from cone_jax.errors import UserError
 from cone_jax.evaluation import accuracy, corrupted_sets, corruption_error
 from cone_jax.evaluation.corrupted_sets import CorruptedSet
 from cone_jax.evaluation.corruption_error import CorruptionErrors, Normalised
-from cone_jax.evaluation.corruptions import CORRUPTIONS, SEVERITIES
+from cone_jax.evaluation.corruptions import CORRUPTIONS, SEVERITIES, frost
 from cone_jax.evaluation.corruptions.parameters import PARAMETERS
 from cone_jax.evaluation.registry import EvaluatedRun, Evaluator, Outcome, Variables
 
@@ -25,6 +28,8 @@ class RobustnessOutcome(Outcome):
     normalised: Normalised | None
     baseline: str
     data: str
+    pictures: int  # corrupted ones of each kind, and clean ones
+    frost: str = ""  # which it was, where pictures were corrupted here
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Robustness(Evaluator):
     `data` is empty to corrupt the run's own test pictures, or the name of a TFDS set such as
     ``imagenet2012_corrupted``, or a folder ``<corruption>/<severity>/<class>/``. `baseline` is
     ``alexnet``, the directory of a run that was evaluated the same way, or empty for plain errors.
+    `frost` is the folder with the benchmark's photographs of frost, ``generated`` for a texture, or
+    ``auto``: those of the package imagecorruptions where it is installed.
     """
 
     data: str = ""
@@ -41,6 +48,7 @@ class Robustness(Evaluator):
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
     parameters: str = "auto"  # imagenet, cifar, or by the size of the pictures
     seed: int = 0  # of pictures made here
+    frost: str = frost.INSTALLED
 
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("error", better="lower", unit="share"),
@@ -66,11 +74,14 @@ class Robustness(Evaluator):
 
     @property
     def default_name(self) -> str:
-        return "robustness"
+        """With the name of the data, so that results of one set do not replace another's."""
+        if not self.data:
+            return "robustness"
+        return "robustness_" + re.sub(r"[^\w.-]+", "_", Path(self.data).name)
 
     def declared(self) -> dict[str, Metric]:
         every = super().declared()
-        found = every if self.baseline else list(every)[:2]
+        found = list(every) if self.baseline else list(every)[:2]
         return {name: every[name] for name in found}
 
     def evaluate(
@@ -83,10 +94,19 @@ class Robustness(Evaluator):
             examples = accuracy.examine(run.learner, variables, batches)
             return float((examples.predictions != examples.labels).mean())
 
-        clean = error(run.dataset.test)
+        folder = "" if self.data else frost.find(self.frost)
+        first = self._open(run, self.corruptions[0], SEVERITIES[0], folder).source
+        same = corrupted_sets.clean_counterpart(run.dataset.test, first)
+        if same is None:
+            report(
+                f"no clean error: the test split has {len(run.dataset.test):,} pictures, "
+                f"{self.data} {len(first):,}, and their names do not tell which they are"
+            )
+        clean = float("nan") if same is None else error(same)
         corrupted: dict[str, tuple[float, ...]] = {}
         for corruption in self.corruptions:
-            sets = (self._open(run, corruption, severity) for severity in SEVERITIES)
+            sets = [self._open(run, corruption, severity, folder) for severity in SEVERITIES]
+            self._require_as_many(corruption, sets, len(first))
             corrupted[corruption] = tuple(error(each.source, each.transforms) for each in sets)
             shown = ", ".join(f"{each:.1%}" for each in corrupted[corruption])
             report(f"{corruption}: error {shown}")
@@ -96,24 +116,38 @@ class Robustness(Evaluator):
         if baseline is not None:
             normalised = corruption_error.normalise(errors, baseline)
             scores |= {"mce": normalised.mce, "relative_mce": normalised.relative_mce}
-        return RobustnessOutcome(scores, errors, normalised, self.baseline, self.data)
+        which = "" if self.data or "frost" not in self.corruptions else frost.describe(folder)
+        about = (self.baseline, self.data, len(first), which)
+        return RobustnessOutcome(scores, errors, normalised, *about)
 
-    def _open(self, run: EvaluatedRun, corruption: str, severity: int) -> CorruptedSet:
+    def _open(
+        self, run: EvaluatedRun, corruption: str, severity: int, frost_folder: str
+    ) -> CorruptedSet:
         if self.data:
             return corrupted_sets.ready_made(run, self.data, corruption, severity)
         return corrupted_sets.generated(
-            run, corruption, severity, seed=self.seed, parameters=self.parameters
+            run,
+            corruption,
+            severity,
+            seed=self.seed,
+            parameters=self.parameters,
+            frost_folder=frost_folder,
         )
+
+    def _require_as_many(self, corruption: str, sets: list[CorruptedSet], wanted: int) -> None:
+        """Means over sets of different pictures would compare nothing."""
+        for severity, each in zip(SEVERITIES, sets, strict=True):
+            if len(each.source) != wanted:
+                raise UserError(
+                    f"data ({self.data}) has {len(each.source):,} pictures under {corruption} "
+                    f"{severity}, but {wanted:,} under {self.corruptions[0]} {SEVERITIES[0]}; "
+                    "give all sets the same pictures"
+                )
 
     def _baseline(self) -> CorruptionErrors | None:
         if not self.baseline:
             return None
         if self.baseline == ALEXNET:
             return corruption_error.ALEXNET
-        directory = Path(self.baseline).expanduser()
-        return corruption_error.read(errors_path(directory))
-
-
-def errors_path(workdir: Path) -> Path:
-    """Where ``--mode=robustness`` leaves the errors of a run."""
-    return workdir / "evaluation" / "robustness" / corruption_error.ERRORS_FILE
+        directory = storage.path(self.baseline, "baseline") / "evaluation" / self.prefix
+        return corruption_error.read(directory / corruption_error.ERRORS_FILE)

@@ -1,9 +1,9 @@
 """Weights and graphs to and from other ecosystems."""
 
 from cone_jax.interop.exported_model import ExportedModel, open_export
-from cone_jax.interop.exporting import FORMATS, ExportFailed, export
+from cone_jax.interop.exporting import FORMATS, export
 from cone_jax.interop.importing import ImportReport, IncompleteImport, load_initial
-from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.interop.metadata import ExportFailed, ExportMetadata
 
 __all__ = [
     "FORMATS",

@@ -110,13 +110,12 @@ NOTES = {
 
 def configs(encoder: Encoder, weights: str, data: ExportMetadata) -> dict[str, Any]:
     """Complete configs for both detectors: every deviation from Detectron2's defaults."""
-    depth = DEPTHS[encoder.spec.name]
-    c4 = _base(weights, depth, data)
+    c4 = _base(weights, encoder, data)
     c4["MODEL"] |= {
         "RPN": {"PRE_NMS_TOPK_TEST": 6000, "POST_NMS_TOPK_TEST": 1000},
         "ROI_HEADS": {"NAME": "Res5ROIHeadsExtraNorm"},
     }
-    fpn = _base(weights, depth, data)
+    fpn = _base(weights, encoder, data)
     fpn["MODEL"]["BACKBONE"]["NAME"] = "build_resnet_fpn_backbone"
     fpn["MODEL"]["RESNETS"]["OUT_FEATURES"] = list(STAGES)
     fpn["MODEL"] |= {
@@ -150,8 +149,8 @@ def configs(encoder: Encoder, weights: str, data: ExportMetadata) -> dict[str, A
     return {C4: c4, FPN: fpn}
 
 
-def _base(weights: str, depth: int, data: ExportMetadata) -> dict[str, Any]:
-    """What both detectors need: RGB pixels, these statistics, strides in the 3x3 convolution."""
+def _base(weights: str, encoder: Encoder, data: ExportMetadata) -> dict[str, Any]:
+    """What both detectors need: RGB pixels, these statistics, the network's strides."""
     return {
         "MODEL": {
             "META_ARCHITECTURE": "GeneralizedRCNN",
@@ -160,7 +159,11 @@ def _base(weights: str, depth: int, data: ExportMetadata) -> dict[str, Any]:
             "PIXEL_MEAN": [round(255 * value, 3) for value in data.mean],
             "PIXEL_STD": [round(255 * value, 3) for value in data.std],
             "BACKBONE": {"FREEZE_AT": 0},
-            "RESNETS": {"DEPTH": depth, "NORM": "SyncBN", "STRIDE_IN_1X1": False},
+            "RESNETS": {
+                "DEPTH": DEPTHS[encoder.spec.name],
+                "NORM": "SyncBN",
+                "STRIDE_IN_1X1": dict(encoder.spec.options).get("stride_in_1x1", False),
+            },
         },
         "INPUT": {
             "FORMAT": "RGB",

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from cone_jax import models
+from cone_jax import models, storage
 from cone_jax.errors import UserError
 from cone_jax.interop import files, importing, metadata, onnx_export, stablehlo
 from cone_jax.interop.metadata import ExportMetadata
@@ -25,7 +25,7 @@ class ExportedModel:
 
 def open_export(directory: Path | str) -> ExportedModel:
     """Opens an export by what its description says, and nothing else."""
-    directory = Path(directory)
+    directory = storage.path(directory)
     content, spec, data = metadata.read(directory)
     path = directory / content["file"]
     if content["format"] == "stablehlo":

@@ -7,8 +7,6 @@ has been read back and has given the logits of the original on a batch.
 
 import dataclasses
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from cone_jax import models
-from cone_jax.errors import Failure, UserError, closest
+from cone_jax import models, storage
+from cone_jax.errors import UserError, closest
 from cone_jax.interop import (
+    detector_export,
     detectron2,
     exported_model,
     files,
@@ -29,15 +28,11 @@ from cone_jax.interop import (
     stablehlo,
     state_dict,
 )
-from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.interop.metadata import ExportFailed, ExportMetadata
 
 # The largest difference of logits from the original, as a part of the largest logit.
 TOLERANCE = 1e-4
 CHECKED_IMAGES = 3
-
-
-class ExportFailed(Failure):
-    """An export that does not compute what the original does."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +76,8 @@ def export(
     directory: Path | str,
 ) -> Path:
     """Writes and checks one export; returns its directory, which replaces an earlier one."""
+    if encoder.inputs:
+        return detector_export.export(format, variables, encoder, data, directory)
     if format not in FORMATS:
         raise UserError(f"--format ({format!r}) is unknown; {closest(format, FORMATS)}")
     if len(data.class_names) != encoder.spec.num_classes:
@@ -90,21 +87,14 @@ def export(
         jax.tree.map(lambda value: np.asarray(value, np.float32), dict(variables)),
         data,
     )
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{format}-", dir=directory))
-    try:
+    target = storage.path(directory, "--output") / format
+    with storage.replacing_directory(target) as unfinished:
         chosen = FORMATS[format]
         chosen.write(bundle, unfinished / chosen.file)
         layout = bundle.layout if chosen.named else None
         metadata.write(unfinished, format, chosen.file, bundle.encoder.spec, data, layout)
         verify(bundle, lambda images: chosen.reload(bundle, unfinished, images), format)
-        unfinished.chmod(0o755)  # mkdtemp makes it private
-        shutil.rmtree(directory / format, ignore_errors=True)
-        return unfinished.rename(directory / format)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+    return target
 
 
 def verify(bundle: Bundle, logits: Callable[[np.ndarray], np.ndarray], format: str) -> None:

@@ -5,6 +5,9 @@ pickles not at all.
 """
 
 import dataclasses
+import json
+import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +19,17 @@ import orbax.checkpoint as ocp
 import safetensors
 import safetensors.numpy
 
-from cone_jax.errors import UserError
+from cone_jax import storage
+from cone_jax.errors import UserError, closest
 from cone_jax.interop import layouts, metadata
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
 
 # Where training programs keep the weights inside what they save.
 WRAPPERS = ("state_dict", "model", "model_state_dict", "net")
-TORCH_SUFFIXES = (".pth", ".pt", ".bin", ".tar")
+TORCH_SUFFIXES = (".pth", ".pt", ".bin", ".tar", ".th", ".ckpt")
+# Between a file and the name of one network of several in it: checkpoint.pth#model_ema
+PART_MARK = "#"
+_LONGEST_HEADER = 100_000_000  # of safetensors, by its specification
 
 Tree = Any
 
@@ -36,19 +43,69 @@ class Weights:
 
 
 def read_weights(path: Path) -> Weights:
-    """The weights at `path`, whatever kind it is."""
+    """The weights at `path`, whatever kind it is; ``#name`` after it is one network of several."""
     if path.is_dir():
         return _read_directory(path)
+    part = ""
+    if not path.exists() and PART_MARK in path.name:
+        name, _, part = path.name.rpartition(PART_MARK)
+        path = path.with_name(name)
     if not path.exists():
         raise UserError(f"{path}, where weights should be, does not exist; give a file that does")
+    _refuse_pretenders(path)
     if path.suffix == ".safetensors":
         return Weights(read_safetensors(path))
     if path.suffix in TORCH_SUFFIXES:
-        return Weights(read_torch(path))
+        return Weights(read_torch(path, part))
     raise UserError(
         f"{path} holds no weights that can be read: it must be a .safetensors or .pth file, the "
         "directory of a run or an export"
     )
+
+
+def _refuse_pretenders(path: Path) -> None:
+    """Tells a file that is not what its name says for what it is."""
+    with path.open("rb") as file:
+        start = file.read(512)
+        is_archive = start.startswith(b"PK") and zipfile.is_zipfile(file)
+        size = file.seek(0, os.SEEK_END)
+    if start.startswith(b"version https://git-lfs"):
+        raise UserError(
+            f"{path} is a Git LFS pointer, not the weights; fetch them: git lfs pull, or by name"
+        )
+    if start.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html", b"<?xml")):
+        raise UserError(f"{path} is a web page, not weights; fetch it from the address of the file")
+    if path.suffix in (".pkl", ".pickle"):
+        raise UserError(
+            f"{path} is a pickle, which can execute code when it is read; save its arrays as "
+            "safetensors"
+        )
+    # The first eight bytes of a safetensors file are a length, and may look like anything.
+    is_torch = start.startswith((b"PK", b"\x80")) and start[8:9] != b"{"
+    if path.suffix == ".safetensors" and is_torch:
+        raise UserError(f"{path} is a PyTorch file, not safetensors; rename it to end in .pth")
+    if path.suffix == ".safetensors" and 8 < size < _safetensors_size(path):
+        whole = _safetensors_size(path)
+        raise UserError(f"{path} is truncated: {size} of {whole} bytes; fetch or export it again")
+    if path.suffix in TORCH_SUFFIXES and start.startswith(b"PK") and not is_archive:
+        raise UserError(f"{path} is truncated: the end of its archive is missing; fetch it again")
+
+
+def _safetensors_size(path: Path) -> int:
+    """How long the file must be by its header; 0 where there is none to read."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > _LONGEST_HEADER:
+            return 0
+        header = file.read(length)
+    if len(header) < length:
+        return 8 + length
+    try:
+        tensors = json.loads(header).values()
+        ends = [tensor["data_offsets"][1] for tensor in tensors if "data_offsets" in tensor]
+    except (ValueError, AttributeError, TypeError, KeyError, IndexError):
+        return 0
+    return 8 + length + max(ends, default=0)
 
 
 def _read_directory(path: Path) -> Weights:
@@ -62,6 +119,8 @@ def _read_directory(path: Path) -> Weights:
             f"{path} is an export to {found['format']}, which weights cannot be taken "
             "from; export to safetensors, pth or orbax"
         )
+    if (path / "detector.json").exists() and (path / "model.safetensors").exists():
+        return Weights(read_safetensors(path / "model.safetensors"))
     if (path / CHECKPOINTS_FOLDER).is_dir():
         step = resolve_step(path)
         path = path / CHECKPOINTS_FOLDER / str(step)
@@ -75,7 +134,8 @@ def _read_directory(path: Path) -> Weights:
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """All tensors of a safetensors file."""
     try:
-        return safetensors.numpy.load_file(path)
+        with storage.local(path) as file:
+            return safetensors.numpy.load_file(file)
     except (safetensors.SafetensorError, OSError) as error:
         raise UserError(
             f"{path} cannot be read as safetensors: {error}; fetch or export it again"
@@ -86,30 +146,40 @@ def write_safetensors(
     path: Path, tensors: Mapping[str, np.ndarray], header: Mapping[str, str]
 ) -> None:
     """Writes tensors, and texts into the header."""
-    safetensors.numpy.save_file(dict(tensors), path, metadata=dict(header))
+    # It writes the memory of an array as it lies there: of a transposed one in the wrong order.
+    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    safetensors.numpy.save_file(contiguous, path, metadata=dict(header))
 
 
-def read_torch(path: Path) -> dict[str, np.ndarray]:
-    """The state dict in a file of `torch.save`, unwrapped; needs PyTorch."""
+def read_torch(path: Path, part: str = "") -> dict[str, np.ndarray]:
+    """The state dict in a file of `torch.save`, unwrapped; needs PyTorch.
+
+    Where there are several, such as ``model`` and ``model_ema``, `part` has to say which.
+    """
     torch = _import_torch(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with storage.local(path) as file:
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its unpickler and zip reader raise
         # Not in its own words: they advise to execute the code.
         raise UserError(
             f"{path} cannot be read as PyTorch weights without executing code from it "
             f"({type(error).__name__}); save its state dict as safetensors"
         ) from error
-    while isinstance(content, Mapping) and not _is_state_dict(content, torch):
-        inner = next((name for name in WRAPPERS if isinstance(content.get(name), Mapping)), None)
-        if inner is None:
-            break
-        content = content[inner]
-    if not isinstance(content, Mapping) or not _is_state_dict(content, torch):
+    found = _state_dicts(content, torch)
+    if part and part not in found:
+        raise UserError(f"{path} has no state dict {part!r}; {closest(part, found)}")
+    if not part and len(found) > 1:
+        names = ", ".join(found)
+        raise UserError(
+            f"{path} holds {len(found)} networks ({names}); say which, such as "
+            f"{path.name}{PART_MARK}{list(found)[-1]}"
+        )
+    if not found:
         raise UserError(f"{path} holds no state dict, at the top or under {', '.join(WRAPPERS)}")
     return {
         name: value.detach().to(torch.float32).numpy()
-        for name, value in content.items()
+        for name, value in (found[part] if part else next(iter(found.values()))).items()
         if isinstance(value, torch.Tensor)
     }
 
@@ -120,8 +190,19 @@ def write_torch(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     torch.save({name: torch.from_numpy(value.copy()) for name, value in tensors.items()}, path)
 
 
-def _is_state_dict(content: Mapping[str, Any], torch: Any) -> bool:
-    return any(isinstance(value, torch.Tensor) for value in content.values())
+def _state_dicts(content: Any, torch: Any) -> dict[str, Mapping[str, Any]]:
+    """Every state dict in what a program saved, by the name it has there; "" is the top."""
+    if not isinstance(content, Mapping):
+        return {}
+    if any(isinstance(value, torch.Tensor) for value in content.values()):
+        return {"": content}
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, value in content.items():
+        inner = _state_dicts(value, torch)
+        # Below any other name, only what is a state dict itself.
+        usable = {key: each for key, each in inner.items() if name in WRAPPERS or not key}
+        found |= {f"{name}.{key}".rstrip("."): each for key, each in usable.items()}
+    return found
 
 
 def _import_torch(path: Path) -> Any:
@@ -143,19 +224,20 @@ def read_checkpoint(directory: Path) -> Tree:
 
 def read_orbax(directory: Path, names: Sequence[str] = ("params", "batch_stats")) -> Tree:
     """Of an Orbax tree the parts `names` that it has, as NumPy arrays; the rest is not read."""
-    path = directory.absolute()
     # Not through a Checkpointer: it takes the directory for a whole checkpoint, and complains.
     handler = ocp.PyTreeCheckpointHandler()
     try:
-        stored = handler.metadata(path).tree
-        wanted = {name: stored[name] for name in names if stored.get(name)}
-        restore_args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-        return handler.restore(
-            path,
-            args=ocp.args.PyTreeRestore(
-                item=wanted, restore_args=restore_args, partial_restore=True
-            ),
-        )
+        with storage.local(directory) as copy:  # Orbax has no driver for s3://
+            path = copy.absolute()
+            stored = handler.metadata(path).tree
+            wanted = {name: stored[name] for name in names if stored.get(name)}
+            restore_args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+            return handler.restore(
+                path,
+                args=ocp.args.PyTreeRestore(
+                    item=wanted, restore_args=restore_args, partial_restore=True
+                ),
+            )
     finally:
         handler.close()
 

@@ -2,12 +2,13 @@
 
 Nothing is guessed silently: each of our variables is mapped, re-initialised or missing, each
 name in the file is mapped, ignored or unexpected, and by default anything missing or unexpected
-is an error.
+is an error. Only classifier and projection head may be left over on request: a backbone that does
+not fit is always an error, which names the architecture that the file looks like.
 """
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,27 @@ import flax
 import jax.numpy as jnp
 import numpy as np
 
+from cone_jax import models, storage
 from cone_jax.errors import UserError
-from cone_jax.interop import files, layouts, state_dict
-from cone_jax.models import Encoder, deit
+from cone_jax.interop import files, hub, layouts, state_dict
+from cone_jax.interop.layout_rules import Layout
+from cone_jax.models import Encoder, ModelSpec, convnext, deit, resnet
 
 Variables = Mapping[str, Any]
 
 # What a released training checkpoint holds beside the network to load: PyTorch's counters, the
 # key network and the bank.
 IGNORED = re.compile(r"(.*\.)?num_batches_tracked|(module\.)?(encoder_k\..*|queue.*)")
+# What follows a backbone, as programs call it, in the wrappers that they put around a network.
+_WRAPPED = r"((module|model|net|encoder|encoder_q|backbone|student)\.)*"
+HEADS = re.compile(
+    _WRAPPED + r"(fc|heads?|head_dist|classifier|linear|last_linear|proj\w*|pred\w*|mlp)\..*"
+    r"|\w+/(classifier|projection|predictor)/.*"  # our own
+)
+# A ResNet's first convolution, in the layouts that there are.
+FIRST_CONVOLUTION = re.compile(
+    _WRAPPED + r"(conv1|(resnet\.)?embedder\.embedder\.convolution)\.weight"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +57,13 @@ class ImportReport:
     def complete(self) -> bool:
         """Whether everything has its place."""
         return not (self.missing or self.mismatched or self.unexpected)
+
+    @property
+    def misfits(self) -> tuple[str, ...]:
+        """Of what has no place: that which is not of a classifier or head."""
+        ours = (*self.missing, *self.mismatched)
+        theirs = [name for name in self.unexpected if not HEADS.fullmatch(name)]
+        return (*(name for name in ours if "/backbone/" in name), *theirs)
 
     def summary(self) -> str:
         """One line."""
@@ -79,11 +99,26 @@ def load_initial(
     """`variables` with the weights at `path` in place of their values.
 
     `path` is a ``.safetensors`` or ``.pth`` file with torchvision's, timm's or the released
-    CoNe names, the directory of a run, one of its checkpoints, or an export. A classifier for
-    another number of classes keeps the value it has in `variables`. `strict` False does so for
-    everything that is missing or does not fit. Loaded values are NumPy arrays, float32.
+    CoNe names, the name of published weights (`cone_jax.interop.hub`), the directory of a run,
+    one of its checkpoints, or an export. A classifier for
+    another number of classes keeps the value it has in `variables`. `strict` False does so for a
+    whole classifier and projection head that are missing or do not fit, never for the backbone.
+    Loaded values are NumPy arrays, float32.
     """
-    weights = files.read_weights(Path(path).expanduser())
+    if hub.is_reference(str(path)):
+        weights = files.read_weights(hub.fetch(str(path)).path)
+    else:
+        weights = files.read_weights(storage.path(path))
+    if encoder.inputs:  # a detector
+        from cone_jax.interop import detector_weights
+
+        values, layout, lists = detector_weights.from_tensors(
+            weights, encoder, variables, source=str(path)
+        )
+        report = ImportReport(str(path), layout, **lists)
+        if strict and not report.complete:
+            raise IncompleteImport(_complaint(report), report)
+        return values, report
     return from_tensors(
         weights.tensors, encoder, variables, source=str(path), layout=weights.layout, strict=strict
     )
@@ -99,12 +134,30 @@ def from_tensors(
     strict: bool = True,
 ) -> tuple[dict[str, Any], ImportReport]:
     """As `load_initial`, from arrays by name; an empty `layout` is found out."""
-    names, layout = _names(tensors, encoder, variables, layout)
-    if not any(name in tensors for name in names.values()):
+    values, report = place(tensors, encoder, variables, source=source, layout=layout)
+    if not (report.mapped or report.mismatched or report.reinitialised):
         raise UserError(
             f"init_from ({source}) has no tensor of {encoder.spec.name}; it begins with "
-            f"{', '.join(list(tensors)[:3])}"
+            f"{', '.join(list(tensors)[:3])}{_looks(tensors)}"
         )
+    if report.misfits:
+        raise IncompleteImport(_misfit(report, encoder, tensors), report)
+    if strict and not report.complete:
+        raise IncompleteImport(_complaint(report), report)
+    return values, report
+
+
+def place(
+    tensors: Mapping[str, np.ndarray],
+    encoder: Encoder,
+    variables: Variables,
+    *,
+    source: str = "",
+    layout: str = "",
+) -> tuple[dict[str, Any], ImportReport]:
+    """As `from_tensors`, whatever has no place; the report says what."""
+    tensors = state_dict.join(encoder, tensors)
+    names, layout = _names(tensors, encoder, variables, layout)
     values = flax.traverse_util.flatten_dict(dict(variables))
     found: dict[str, list[Any]] = {field.name: [] for field in dataclasses.fields(ImportReport)}
     for path, name in names.items():
@@ -116,7 +169,8 @@ def from_tensors(
         shape = tuple(values[path].shape)
         is_resized = path[-1] == "position" and value.shape != shape and value.ndim == 3
         if is_resized:
-            value = _fit_positions(value, shape)
+            tokens = 2 if getattr(encoder.backbone, "distilled", False) else 1
+            value = _fit_positions(value, shape, tokens)
         if value.shape == shape:
             values[path] = value
             found["mapped"].append((ours, name))
@@ -129,8 +183,6 @@ def from_tensors(
         found["ignored" if IGNORED.fullmatch(name) else "unexpected"].append(name)
     lists = {field: tuple(sorted(rows)) for field, rows in found.items() if rows}
     report = ImportReport(source, layout, **lists)
-    if strict and not report.complete:
-        raise IncompleteImport(_complaint(report), report)
     return flax.traverse_util.unflatten_dict(values), report
 
 
@@ -158,22 +210,143 @@ def _names(
     return names, layout
 
 
-def _fit_positions(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Positions of one square grid for another; anything else, such as two tokens, as it is."""
-    side, old = (round((count - 1) ** 0.5) for count in (shape[1], value.shape[1]))
-    if old * old != value.shape[1] - 1:
+def _fit_positions(value: np.ndarray, shape: tuple[int, ...], tokens: int) -> np.ndarray:
+    """Positions of one square grid for another; anything else, such as more tokens, as it is."""
+    side, old = (round((count - tokens) ** 0.5) for count in (shape[1], value.shape[1]))
+    if old * old != value.shape[1] - tokens:
         return value
-    return np.asarray(deit.interpolate_positions(jnp.asarray(value), (side, side)))
+    return np.asarray(deit.interpolate_positions(jnp.asarray(value), (side, side), tokens))
 
 
-def _complaint(report: ImportReport) -> str:
+def recognise(tensors: Mapping[str, np.ndarray]) -> ModelSpec | None:
+    """The network whose backbone these are, without a head; None where it is none of ours.
+
+    Classes are as many as the layer called like the classifier has rows.
+    """
+    if not any(np.ndim(value) == 4 for value in tensors.values()):  # no convolution of an image
+        return None
+    for name in models.names():
+        for stem in ("imagenet", "cifar"):
+            for options in _shapes(name, tensors):
+                spec = _recognised(name, stem, options, tensors)
+                if spec is not None:
+                    return spec
+    return None
+
+
+def _recognised(
+    name: str, stem: str, options: dict[str, Any], tensors: Mapping[str, np.ndarray]
+) -> ModelSpec | None:
+    encoder = models.create(name, 1, stem=stem, projection=None, **options)
+    if layouts.available(encoder) == [layouts.OWN]:
+        return None
+    size = 224 if stem == "imagenet" else 32  # the grid of a transformer's positions
+    shapes = models.abstract_variables(encoder, size)
+    _, report = place(tensors, encoder, shapes)
+    backbone = [ours for ours, _ in report.mapped if "/backbone/" in ours]
+    if report.misfits or not backbone:
+        return None
+    names = layouts.names(encoder, shapes, report.layout)
+    classifier = names[("params", "classifier", "kernel")].partition(layouts.JOINT)[0]
+    found = [value for key, value in tensors.items() if key.endswith(classifier)]
+    classes = found[0].shape[0] if found and found[0].ndim == 2 else 1
+    return dataclasses.replace(encoder.spec, num_classes=classes)
+
+
+def _shapes(name: str, tensors: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Options that decide shapes, worth a try with these tensors."""
+    if not _has_blocks(name, tensors):
+        return []
+    if name in resnet.VARIANTS:
+        first = next((v for key, v in tensors.items() if FIRST_CONVOLUTION.fullmatch(key)), None)
+        if first is None or first.ndim != 4:
+            return []
+        width = first.shape[0]
+        return [{} if width == resnet.VARIANTS[name].width else {"width": width}]
+    if name in deit.VARIANTS:
+        return [{"distilled": True} if any("dist_token" in key for key in tensors) else {}]
+    if name == "shufflenet_v2":
+        of_authors = any("branch_main" in key for key in tensors)
+        return [{"channel_order": "authors"} if of_authors else {}]
+    return [{}, {"last_width": 384}] if name == "regnetx_400mf" else [{}]
+
+
+def _has_blocks(name: str, tensors: Mapping[str, np.ndarray]) -> bool:
+    """Whether a file has the first layer of the network `name`, and as many blocks.
+
+    It takes names only; tracing the shapes of all networks would take a minute.
+    """
+    wanted = {"patch_embedding" if name in deit.VARIANTS else "stem_conv": True}
+    if name in resnet.VARIANTS:
+        variant = resnet.VARIANTS[name]
+        wanted = {"layer1_0/conv3": variant.block is resnet.Bottleneck}
+        wanted |= _ends(variant.depths, "layer", "conv1")
+    if name in convnext.DEPTHS:
+        wanted |= _ends(convnext.DEPTHS[name], "stage", "depthwise")
+    return any(
+        all(_has_layer(layout, module, tensors) == there for module, there in wanted.items())
+        for layout in layouts.of_network(name)
+    )
+
+
+def _ends(depths: Sequence[int], stage: str, layer: str) -> dict[str, bool]:
+    """Of each stage the last block, which must be there, and the one after, which must not."""
+    return {
+        f"{stage}{number}_{depth - 1 + beyond}/{layer}": not beyond
+        for number, depth in enumerate(depths, start=1)
+        for beyond in (0, 1)
+    }
+
+
+def _has_layer(layout: Layout, module: str, tensors: Mapping[str, np.ndarray]) -> bool:
+    """Under the layout's name or our own."""
+    end = f".{layouts.module_name(layout, module)}.weight"
+    own = f"/{module}/kernel"
+    return any(f".{key}".endswith(end) or key.endswith(own) for key in tensors)
+
+
+def _looks(tensors: Mapping[str, np.ndarray]) -> str:
+    """The end of a message: what the file is instead."""
+    found = recognise(tensors)
+    if found is None:
+        return ""
+    stem = "" if found.stem == "imagenet" else f" with model.stem {found.stem!r}"
+    options = "".join(f" with model.options.{name} {value!r}" for name, value in found.options)
+    return f"; it looks like {found.name}{stem}{options}"
+
+
+def _misfit(report: ImportReport, encoder: Encoder, tensors: Mapping[str, np.ndarray]) -> str:
+    """Why the backbone does not fit, in one line."""
+    absent = (*report.missing, *report.mismatched)
+    lost = [name for name in absent if "/backbone/" in name]
+    if lost and all("/downsample" in name for name in lost):
+        return (
+            f"init_from ({report.source}) has shortcuts without parameters (option A of the "
+            f"ResNet paper), where {encoder.spec.name} has convolutions ({len(lost)} missing, such "
+            f"as {lost[0]}); such a network cannot be read here"
+        )
+    cure = (
+        "choose the model.name, model.stem and model.options it was made with (init_strict "
+        "forgives only classifier and head)"
+    )
+    return (
+        f"init_from ({report.source}) does not fit the backbone of {encoder.spec.name}: "
+        f"{_counts(report)}{_looks(tensors)}; {cure}"
+    )
+
+
+def _counts(report: ImportReport) -> str:
     parts = []
     for status in ("missing", "mismatched", "unexpected"):
         names = getattr(report, status)
         if names:
             more = ", ..." if len(names) > 3 else ""
             parts.append(f"{len(names)} {status} ({', '.join(names[:3])}{more})")
+    return "; ".join(parts)
+
+
+def _complaint(report: ImportReport) -> str:
     return (
-        f"init_from ({report.source}) does not fit the model: {'; '.join(parts)}; choose the "
-        "model it was made with, or set init_strict to False to take what fits"
+        f"init_from ({report.source}) does not fit the model: {_counts(report)}; the backbone "
+        "does: set init_strict to False to start classifier and head anew"
     )

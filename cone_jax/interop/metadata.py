@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import cone_jax
-from cone_jax.errors import UserError
+from cone_jax.errors import Failure, UserError
 from cone_jax.models import ModelSpec
 
 FILE = "export.json"
+
+
+class ExportFailed(Failure):
+    """An export that does not compute what the original does."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +31,7 @@ class ExportMetadata:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     transforms: tuple[str, ...] = ()  # from a decoded picture to uint8 of that size
+    pixels: str = "exact"  # how these are computed: `test_pixels` of a config's section data
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # run, step, scores ...
 
 
@@ -58,7 +63,9 @@ def read(directory: Path) -> tuple[dict[str, Any], ModelSpec, ExportMetadata]:
             raise ValueError(f"file {content['file']!r} is not beside it")
         spec = ModelSpec.from_dict(content["model"])
         fields: dict[str, Any] = {
-            field.name: content[field.name] for field in dataclasses.fields(ExportMetadata)
+            field.name: content[field.name]
+            for field in dataclasses.fields(ExportMetadata)
+            if field.name != "pixels" or "pixels" in content  # which earlier versions do not say
         }
     except FileNotFoundError:
         raise UserError(f"{directory} is no export: it has no {FILE}") from None

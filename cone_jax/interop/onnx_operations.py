@@ -198,6 +198,7 @@ BROADCASTING: dict[str, Translation] = {
     "neg": _elementwise("Neg"),
     "exp": _elementwise("Exp"),
     "erfc": _erfc,
+    "logistic": _elementwise("Sigmoid"),
     "rsqrt": _rsqrt,
     "square": _square,
     "copy": _identity,

@@ -18,7 +18,10 @@ from cone_jax.models.registry import Encoder, build
 def abstract_variables(encoder: Encoder, image_size: int) -> Any:
     """The shapes of an encoder's variables: ``params`` and, with BatchNorm, ``batch_stats``."""
     image = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
-    return jax.eval_shape(lambda x: encoder.init(jax.random.key(0), x, train=False), image)
+    others = [jax.ShapeDtypeStruct((1, 2), jnp.int32) for _ in encoder.inputs]
+    return jax.eval_shape(
+        lambda *inputs: encoder.init(jax.random.key(0), *inputs, train=False), image, *others
+    )
 
 
 def parameters(encoder: Encoder, image_size: int) -> int:

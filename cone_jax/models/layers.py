@@ -20,6 +20,7 @@ from jax import lax
 from cone_jax.errors import UserError
 from cone_jax.models.cpu import layers as cpu_layers
 from cone_jax.models.cpu import pooling
+from cone_jax.models.pointwise_norm import normalised_product
 
 
 class BatchNorm(nn.Module):
@@ -29,7 +30,7 @@ class BatchNorm(nn.Module):
     (PyTorch's SyncBN). `groups` G > 1 takes them over each of G equal slices of the batch
     instead; with G devices these are per-device statistics. The running ones are then the mean
     over the slices. No gradient flows through running statistics. `for_cpu` chooses the form
-    of the sums, not their values.
+    of the sums, not their values. Called with a `kernel` [I, C] it normalises x @ kernel.
     """
 
     train: bool
@@ -41,8 +42,8 @@ class BatchNorm(nn.Module):
     bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        shape = (x.shape[-1],)
+    def __call__(self, x: jax.Array, kernel: jax.Array | None = None) -> jax.Array:
+        shape = (x.shape[-1] if kernel is None else kernel.shape[-1],)
         scale = self.param("scale", nn.initializers.ones, shape)
         bias = self.param("bias", self.bias_init, shape)
         mean = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
@@ -52,15 +53,19 @@ class BatchNorm(nn.Module):
             centred = x.astype(jnp.float32) - _wide(mean.value, x.ndim)
             return (centred * factor + _wide(bias, x.ndim)).astype(self.dtype)
         x = x.astype(self.dtype)
-        y, batch_mean, batch_var = _normalise(
-            self.epsilon, self.for_cpu, _slices(x, self.groups), mean.value, scale, bias
-        )
+        if kernel is None:
+            y, batch_mean, batch_var = _normalise(
+                self.epsilon, self.for_cpu, _slices(x, self.groups), mean.value, scale, bias
+            )
+            y = y.reshape(x.shape)
+        else:
+            y, batch_mean, batch_var = normalised_product(self.epsilon, x, kernel, scale, bias)
         if not self.is_initializing():
             mean.value = self._blend(mean.value, batch_mean)
             count = x.size // (x.shape[-1] * self.groups)
             # A single value has no variance: 0, not 0 / 0.
             var.value = self._blend(var.value, batch_var * (count / max(count - 1, 1)))
-        return y.reshape(x.shape)
+        return y
 
     def _blend(self, running: jax.Array, groups: jax.Array) -> jax.Array:
         new = lax.stop_gradient(groups.reshape(-1, groups.shape[-1]).mean(0))
@@ -173,6 +178,17 @@ def uniform_fan_in(fan_in: int) -> Initializer:
     return init
 
 
+class _PointwiseKernel(nn.Module):
+    """The kernel [I, O] of a 1x1 convolution, under that convolution's name."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = (1, 1, x.shape[-1], self.features)
+        return self.param("kernel", he_normal_fan_out, shape)[0, 0]
+
+
 @dataclasses.dataclass(frozen=True)
 class Layers:
     """Makes the layers of one network: what all of them have in common is said once.
@@ -198,12 +214,13 @@ class Layers:
         *,
         stride: int = 1,
         groups: int = 1,
+        pad: int | None = None,
         use_bias: bool = False,
         kernel_init: Initializer = he_normal_fan_out,
         name: str | None = None,
     ) -> nn.Conv:
-        """A square convolution, padded by ``(kernel - 1) / 2`` on all sides."""
-        pad = (kernel - 1) // 2
+        """A square convolution, padded by `pad` or ``(kernel - 1) / 2`` on all sides."""
+        pad = (kernel - 1) // 2 if pad is None else pad
         return nn.Conv(
             features,
             (kernel, kernel),
@@ -238,13 +255,30 @@ class Layers:
         features: int,
         kernel: int,
         *,
-        name: str,
+        name: str | tuple[str, str],
         bias_init: Initializer = nn.initializers.zeros,
         **options: Any,
     ) -> jax.Array:
-        """Applies `conv` and `batch_norm`, whose names end in ``_conv`` and ``_bn``."""
-        x = self.conv(features, kernel, name=f"{name}_conv", **options)(x)
-        return self.batch_norm(bias_init=bias_init, name=f"{name}_bn")(x)
+        """Applies `conv` and `batch_norm`.
+
+        `name` is that of both; one name that they share ends in ``_conv`` and ``_bn``.
+        """
+        conv_name, bn_name = (f"{name}_conv", f"{name}_bn") if isinstance(name, str) else name
+        norm = self.batch_norm(bias_init=bias_init, name=bn_name)
+        if kernel == 1 and self._is_one_operation(x.shape[-1], features):
+            stride = options.get("stride", 1)
+            return norm(x[:, ::stride, ::stride], _PointwiseKernel(features, name=conv_name)(x))
+        return norm(self.conv(features, kernel, name=conv_name, **options)(x))
+
+    def _is_one_operation(self, inputs: int, features: int) -> bool:
+        """Whether a 1x1 convolution and its BatchNorm are taken together.
+
+        On a TPU, whose compiler fuses into matrix products, where the convolution widens. In
+        float32 a TPU rounds the inputs of a product, and the statistics would be those of others.
+        """
+        bfloat16 = jnp.dtype(self.dtype) == jnp.bfloat16
+        plain = not self.train or self.bn_groups > 1
+        return self.platform == "tpu" and bfloat16 and not plain and features >= 2 * inputs
 
     def shortcut(self, x: jax.Array, width: int, stride: int) -> jax.Array:
         """Identity, or a 1x1 convolution and BatchNorm where the shape changes."""

@@ -8,7 +8,7 @@ similarities and the bank use its unit-norm version (`cone_jax.losses.normalise`
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from cone_jax import losses
 from cone_jax.errors import UserError, closest
-from cone_jax.models import deit, mobilenet, regnet, resnet, shufflenet
+from cone_jax.models import convnext, deit, efficientnet, mobilenet, regnet, resnet, shufflenet
 from cone_jax.models.layers import Layers
 from cone_jax.settings import Model
 from cone_jax.spec_strings import Registry
@@ -126,6 +126,8 @@ class Encoder(nn.Module):
     backbone: nn.Module
     spec: ModelSpec
     make: Layers
+    # Columns of a batch that a network is shown beside the images; a detector has one.
+    inputs: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, images: jax.Array, *, train: bool) -> EncoderOutput:
         features = self.backbone(images, train=train).astype(jnp.float32)
@@ -183,7 +185,9 @@ _OWN: dict[str, BackboneFactory] = {
     "regnetx_400mf": regnet.create,
     "mobilenet_v2": mobilenet.create,
     "shufflenet_v2": shufflenet.create,
-    "deit_tiny": deit.create,
+    **dict.fromkeys(deit.VARIANTS, deit.create),
+    **dict.fromkeys(convnext.DEPTHS, convnext.create),
+    "efficientnet_b0": efficientnet.create,
 }
 BACKBONES = Registry("network", "cone_jax.models", _OWN)
 
@@ -218,7 +222,9 @@ def create(
       statistics; the number of devices: per-device ones), of every network with BatchNorm;
     * ``dropout``, ``stochastic_depth`` (the last block's rate), ``remat`` (recompute the
       activations of a block in the backward pass), where the architecture has a place for them;
-    * ``width`` of a ResNet, ``last_width`` of the RegNet, ``image_size`` of DeiT's positions.
+    * ``width`` and ``stride_in_1x1`` of a ResNet, ``last_width`` of the RegNet, ``image_size`` of
+      a transformer's positions, ``distilled``: the second token of DeiT, ``channel_order`` of
+      ShuffleNetV2.
 
     In train mode an encoder with dropout or stochastic depth needs ``rngs={"dropout": key}``,
     and one with BatchNorm ``mutable=["batch_stats"]``.

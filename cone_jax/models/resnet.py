@@ -1,4 +1,4 @@
-"""Residual networks, v1.5 (the stride sits in the 3x3 convolution of a bottleneck).
+"""Residual networks, v1.5 (the stride sits in the 3x3 convolution of a bottleneck) or v1.
 
 Two families. ResNet-18 to 200 have four stages, as in the released code and torchvision, with
 the ImageNet stem (7x7/2 and max-pool) or the CIFAR one (3x3/1). ResNet-8/14/20 have three
@@ -12,6 +12,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from cone_jax.errors import UserError
 from cone_jax.models.layers import Layers, ResidualBackbone
 
 
@@ -22,6 +23,7 @@ class ResidualBlock(nn.Module):
     stride: int
     make: Layers
     drop_rate: float = 0.0
+    stride_in_1x1: bool = False  # of a bottleneck
 
     expansion = 1
 
@@ -48,19 +50,22 @@ class BasicBlock(ResidualBlock):
 
 
 class Bottleneck(ResidualBlock):
-    """1x1, 3x3 with the stride, 1x1 to four times the planes, and a shortcut."""
+    """1x1, 3x3 with the stride, 1x1 to four times the planes, and a shortcut.
+
+    The first ResNets have the stride in the first 1x1 instead: Caffe's, Keras's, Detectron2's.
+    """
 
     expansion = 4
 
     @nn.nowrap
     def branch(self, x: jax.Array) -> jax.Array:
         make = self.make
-        x = make.conv(self.planes, 1, name="conv1")(x)
+        first, second = (self.stride, 1) if self.stride_in_1x1 else (1, self.stride)
+        x = make.conv(self.planes, 1, stride=first, name="conv1")(x)
         x = nn.relu(make.batch_norm(name="bn1")(x))
-        x = make.conv(self.planes, 3, stride=self.stride, name="conv2")(x)
+        x = make.conv(self.planes, 3, stride=second, name="conv2")(x)
         x = nn.relu(make.batch_norm(name="bn2")(x))
-        x = make.conv(self.planes * self.expansion, 1, name="conv3")(x)
-        return make.batch_norm(name="bn3")(x)
+        return make.conv_bn(x, self.planes * self.expansion, 1, name=("conv3", "bn3"))
 
 
 class ResNet(ResidualBackbone, kw_only=True):
@@ -69,6 +74,7 @@ class ResNet(ResidualBackbone, kw_only=True):
     depths: tuple[int, ...]
     block: type[ResidualBlock]
     width: int = 64
+    stride_in_1x1: bool = False
 
     @nn.nowrap
     def features(self, x: jax.Array, make: Layers) -> jax.Array:
@@ -88,6 +94,7 @@ class ResNet(ResidualBackbone, kw_only=True):
                     stride=2 if stage > 0 and index == 0 else 1,
                     make=make,
                     drop_rate=next(rates),
+                    stride_in_1x1=self.stride_in_1x1,
                     name=f"layer{stage + 1}_{index}",
                 )(x)
         return self.pooled(x, make)
@@ -107,6 +114,7 @@ VARIANTS = {
     "resnet14": Variant((2, 2, 2), BasicBlock, width=16),
     "resnet20": Variant((3, 3, 3), BasicBlock, width=16),
     "resnet18": Variant((2, 2, 2, 2), BasicBlock),
+    "resnet26": Variant((2, 2, 2, 2), Bottleneck),
     "resnet34": Variant((3, 4, 6, 3), BasicBlock),
     "resnet50": Variant((3, 4, 6, 3), Bottleneck),
     "resnet101": Variant((3, 4, 23, 3), Bottleneck),
@@ -115,9 +123,17 @@ VARIANTS = {
 }
 
 
-def create(name: str, *, width: int | None = None, **options: Any) -> ResNet:
+def create(
+    name: str, *, width: int | None = None, stride_in_1x1: bool = False, **options: Any
+) -> ResNet:
     """The backbone `name`; `width` replaces the planes of the first stage."""
     variant = VARIANTS[name]
+    if stride_in_1x1 and variant.block is not Bottleneck:
+        raise UserError(
+            f"model.options.stride_in_1x1 (True) is for bottlenecks, which {name} has not; leave "
+            "it out"
+        )
+    options["stride_in_1x1"] = stride_in_1x1
     return ResNet(
         depths=variant.depths, block=variant.block, width=width or variant.width, **options
     )

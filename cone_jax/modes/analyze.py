@@ -8,12 +8,15 @@ from cone_jax.analysis.run_comparison import group_runs
 from cone_jax.console import plain_lines
 from cone_jax.errors import UserError
 from cone_jax.modes.command_line import Arguments
+from cone_jax.training.run_directory import RunDirectory
 
 
 def analyze(arguments: Arguments, console: Console) -> None:
     """Writes PNG and SVG files below the workdir."""
     say = plain_lines(console)
     directories = arguments.workdirs or (arguments.workdir,)
+    for directory in directories:
+        RunDirectory.open(directory).require_classes("analyze")
     step = arguments.flags["step"]
     evidence = [gather(directory, step) for directory in directories]
     groups = group_runs([item.run for item in evidence])

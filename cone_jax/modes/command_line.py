@@ -12,12 +12,14 @@ from typing import NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from cone_jax import sweeps
+from cone_jax import storage, sweeps
 from cone_jax.config.run_config import load_recipe
 from cone_jax.console import program
 from cone_jax.errors import UserError, closest
+from cone_jax.workdir import flatten
 
 DEFAULT_CONFIG = "digits"
+MODEL_CONFIG = "folder"  # of the data that published weights are evaluated on
 
 # Flags that only some modes read: default and help.
 FLAGS = {
@@ -25,15 +27,29 @@ FLAGS = {
     "evaluators": ("", "what to measure, as in config.evaluation.evaluators; default: the run's"),
     "corrupted": ("", "corrupted pictures: a TFDS set or a folder; default: made from the run's"),
     "baseline": ("", "of corruption errors: 'alexnet' (default for ImageNet) or another run"),
+    "frost": ("auto", "the benchmark's photographs of frost: a folder, or 'generated' for none"),
+    "model": ("", "weights in place of a run: timm:NAME, hf://OWNER/NAME, a file or an export"),
     "format": ("safetensors", "of an export"),
+    "push": ("", "hf://OWNER/NAME: the repository to push to in place of an export, after asking"),
+    "license": ("", "of what is pushed, such as apache-2.0; default: that of --model's weights"),
+    "yes": ("", "push without asking"),
     "images": ("", "pictures to classify: files or folders, joined by commas"),
     "output": ("", "file or folder to write to, where a mode's default does not suit"),
     "coordinator": ("", "host:port of process 0, when several processes share a run"),
     "num_processes": ("", "how many they are (SLURM, MPI and TPU pods are recognised)"),
     "process_id": ("", "which of them this is, from 0"),
+    "address": (
+        "127.0.0.1:8000",
+        "of --mode=serve; other hosts than 127.0.0.1 open it to others",
+    ),
+    "folds": ("4", "of --mode=label_errors: networks to train; 0: the run's own judges itself"),
     "workdirs": ("", "several runs, joined by commas, to be seen side by side"),
     "sweep": ("", "a table to fill with runs: a name or file in configs/sweeps/, then :OPTIONS"),
     "jobs": ("1", "runs of a sweep at a time"),
+    "topology": ("", "accelerators to compile for, such as v5e:4x4, v5p:2x2x2 or h100:8"),
+    "slices": ("1", "TPU slices of that topology"),
+    "train_images": ("", "how many there are, where neither the data nor their name say it"),
+    "cures": ("list", "of what does not fit: 'list', or 'compile' to see what each field saves"),
 }
 
 
@@ -47,10 +63,16 @@ class Arguments(NamedTuple):
     flags: Mapping[str, str]  # the values of FLAGS, "" or the default where not given
 
     @property
+    def output(self) -> Path | None:
+        """Where --output says; None where it is not given."""
+        given = self.flags["output"]
+        return storage.path(given, "--output") if given else None
+
+    @property
     def workdirs(self) -> tuple[Path, ...]:
         """The runs of --workdirs."""
         named = filter(None, self.flags["workdirs"].split(","))
-        return tuple(Path(name.strip()).expanduser() for name in named)
+        return tuple(storage.path(name.strip(), "--workdirs") for name in named)
 
 
 def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
@@ -60,11 +82,13 @@ def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
     """
     recipe, rest = _take(_with_mode_flag(argv, modes), "config")
     sweep, _ = _take(rest, "sweep")
+    model, _ = _take(rest, "model")
+    rest = ["--yes=true" if argument == "--yes" else argument for argument in rest]
     if sweep and recipe is None:
         definition = sweeps.load_sweep(sweep)
         recipe, config = definition.base, sweeps.base_config(definition)
     else:
-        recipe = recipe or DEFAULT_CONFIG
+        recipe = recipe or (MODEL_CONFIG if model else DEFAULT_CONFIG)
         path, _, options = recipe.partition(":")
         config = load_recipe(path, options)
     _check_fields(rest, config)
@@ -79,9 +103,8 @@ def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
         config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=command)
         unparsed = values(command)[1:]
     except flags.UnrecognizedFlagError as error:
-        known = ("config", "mode", "workdir", "help", *FLAGS)
         raise UserError(
-            f"--{error.flagname} is no flag; {closest(error.flagname, known)}"
+            f"--{error.flagname} is not a flag; {_cure(error.flagname, config)}"
         ) from error
     except flags.Error as error:
         raise UserError(_explain(error, config)) from error
@@ -91,12 +114,14 @@ def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
         )
     if values.mode not in modes:
         raise UserError(f"--mode ({values.mode!r}) is unknown; {closest(values.mode, modes)}")
-    workdir = values.workdir or _default_workdir(values.mode, recipe, sweep, values.workdirs)
+    _keep_what_is_given(values.config, rest)
+    named = model or recipe
+    workdir = values.workdir or _default_workdir(values.mode, named, sweep, values.workdirs)
     return Arguments(
         mode=values.mode,
         recipe=recipe,
         config=values.config,
-        workdir=Path(workdir).expanduser(),
+        workdir=storage.path(workdir, "--workdir"),
         flags={name: str(values[name].value) for name in FLAGS},
     )
 
@@ -168,9 +193,28 @@ def _default_workdir(mode: str, recipe: str, sweep: str | None, workdirs: str) -
     """Named after what is done."""
     if workdirs:
         return f"runs/{mode}"
+    if "://" in recipe or recipe.startswith(("timm:", "torchvision:")):
+        return "runs/" + re.sub(r"[^\w.]+", "-", recipe)
     path, _, options = (sweep or recipe).partition(":")
     name = "-".join(filter(None, (Path(path).stem, re.sub(r"[^\w.]+", "-", options))))
     return f"runs/sweeps/{name}" if sweep else f"runs/{name}"
+
+
+def _keep_what_is_given(config: ConfigDict, arguments: Sequence[str]) -> None:
+    """Fields set by hand are not derived, even where the value is the recipe's."""
+    given = {match[1] for each in arguments if (match := re.match(r"--?config\.([^=]+)", each))}
+    if "steps" in given:
+        given.add("epochs")
+    config.derive = tuple(pair for pair in config.derive if pair[0] not in given)
+
+
+def _cure(flag: str, config: ConfigDict) -> str:
+    """The field of the config that a flag was meant for, or the nearest flag."""
+    fields = flatten(config)
+    meant = [name for name in fields if flag in (name, name.rpartition(".")[2])]
+    if meant:
+        return f"did you mean --config.{min(meant, key=len)}=VALUE?"
+    return closest(flag, ("config", "mode", "workdir", "help", *FLAGS))
 
 
 def _check_fields(arguments: Sequence[str], config: ConfigDict) -> None:

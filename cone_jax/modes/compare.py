@@ -19,12 +19,15 @@ def compare(arguments: Arguments, console: Console) -> None:
             "commas; for one run beside the paper: python -m cone_jax.analysis.paper_comparison RUN"
         )
     runs = [RunDirectory.open(directory) for directory in arguments.workdirs]
-    header, rows = run_comparison.table(run_comparison.group_runs(runs))
+    groups = run_comparison.group_runs(runs)
+    header, rows = run_comparison.table(groups)
     table = Table(box=box.SIMPLE)
     for place, name in enumerate(header):
         table.add_column(name, justify="right" if place else "left")
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    path = run_comparison.write(runs, arguments.workdir)
-    plain_lines(console)(f"written: {path}")
+    say = plain_lines(console)
+    for line in run_comparison.verdicts(groups):
+        say(line)
+    say(f"written: {run_comparison.write(runs, arguments.workdir)}")

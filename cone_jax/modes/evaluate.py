@@ -6,14 +6,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import atomic_file, distributed, spec_strings
+from cone_jax import distributed, spec_strings, storage
 from cone_jax.analysis import evaluation_files
 from cone_jax.console import Metric, plain_lines, print_evaluation
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
+from cone_jax.evaluation.classification import Classification, ClassificationOutcome
 from cone_jax.evaluation.registry import Evaluator, Outcome
 from cone_jax.modes.command_line import Arguments
+from cone_jax.training.named_network import NamedRun
 from cone_jax.training.run_directory import RunDirectory
+
+# Training pictures that test pictures are compared with; more would take longer than the scores.
+_COMPARED = 20_000
+# What an evaluation opens: a run, or a network that none of ours trained.
+Evaluated = RunDirectory | NamedRun
 
 
 def evaluate(arguments: Arguments, console: Console) -> None:
@@ -22,13 +29,25 @@ def evaluate(arguments: Arguments, console: Console) -> None:
         asked_for = spec_strings.separate(arguments.flags["evaluators"])
     except ValueError as error:
         raise UserError(f"--evaluators: {error}") from error
-    directory = RunDirectory.open(arguments.workdir)
+    directory = open_evaluated(arguments, console)
     evaluators = registry.parse(asked_for or directory.config.evaluation.evaluators)
     evaluate_checkpoint(directory, arguments.flags["step"], console, evaluators)
 
 
+def open_evaluated(arguments: Arguments, console: Console) -> Evaluated:
+    """The run in --workdir, or the network of --model on the data of the recipe."""
+    model = arguments.flags["model"]
+    if not model:
+        return RunDirectory.open(arguments.workdir)
+    say = plain_lines(console)
+    return NamedRun.open(model, arguments.config, arguments.recipe, arguments.workdir, say)
+
+
 def evaluate_checkpoint(
-    directory: RunDirectory, step: str, console: Console, evaluators: tuple[Evaluator, ...]
+    directory: Evaluated,
+    step: str,
+    console: Console,
+    evaluators: tuple[Evaluator, ...],
 ) -> dict[str, float]:
     """Runs `evaluators` on the checkpoint `step`; prints, writes and returns the scores.
 
@@ -44,7 +63,7 @@ def evaluate_checkpoint(
         scores |= evaluator.named(outcome)
         declared |= evaluator.declared()
         remarks = remarks or evaluation_files.remarks(outcome)
-    print_evaluation(console, f"{directory.path}, step {number:,}", scores, declared, remarks)
+    print_evaluation(console, directory.title(number), scores, declared, remarks)
     if distributed.is_primary():
         for path in _write(directory.path, number, scores, outcomes):
             plain_lines(console)(f"written: {path}")
@@ -52,12 +71,20 @@ def evaluate_checkpoint(
 
 
 def _outcomes(
-    directory: RunDirectory, step: int, evaluators: tuple[Evaluator, ...], console: Console
+    directory: Evaluated,
+    step: int,
+    evaluators: tuple[Evaluator, ...],
+    console: Console,
 ) -> list[tuple[Evaluator, Outcome]]:
     stage = directory.run.stage_at(step)
     served = [evaluator for evaluator in evaluators if stage.can_serve(evaluator)]
     if len(served) < len(evaluators):
         left_out = next(item for item in evaluators if item not in served)
+        if left_out.labels != stage.learner.objective.needs.labels:
+            raise UserError(
+                f"--evaluators ({left_out.prefix}) does not judge {stage.config.objective.name}; "
+                "leave the flag out for those that do"
+            )
         if left_out.needs_classifier:
             stage.require_classifier(step)
         raise UserError(
@@ -67,6 +94,13 @@ def _outcomes(
     for evaluator in evaluators:
         variables = directory.variables(stage, step, evaluator.network)
         outcome = evaluator.evaluate(stage, variables, plain_lines(console))
+        if (
+            isinstance(evaluator, Classification)
+            and isinstance(outcome, ClassificationOutcome)
+            and len(stage.dataset.train) <= _COMPARED
+            and stage.share.count == 1
+        ):
+            outcome = evaluator.with_nearest(outcome, stage, variables, plain_lines(console))
         outcomes.append((evaluator, outcome))
     return outcomes
 
@@ -77,11 +111,12 @@ def _write(
     scores: dict[str, float],
     outcomes: list[tuple[Evaluator, Outcome]],
 ) -> list[Path]:
+    directory.mkdir(parents=True, exist_ok=True)  # of a network without a run
     path = directory / "evaluation.json"
     # JSON has no NaN.
     known = {name: None if math.isnan(score) else score for name, score in scores.items()}
     record = {"step": step, **_earlier_scores(path, step), **known}
-    with atomic_file.replacing(path) as unfinished:
+    with storage.replacing(path) as unfinished:
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
     paths = [path]
     for evaluator, outcome in outcomes:

@@ -1,15 +1,17 @@
 """``--mode=predict``: the classes of pictures, by a run or an export."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from rich.console import Console
 
-from cone_jax import prediction
-from cone_jax.console import plain_lines
+from cone_jax import prediction, storage
+from cone_jax.console import Report, plain_lines
 from cone_jax.errors import UserError
 from cone_jax.modes.command_line import Arguments
 from cone_jax.prediction import Prediction
+from cone_jax.training.run_directory import RunDirectory
+from cone_jax.workdir import CONFIG_FILE
 
 WRITERS = {".csv": prediction.write_csv, ".jsonl": prediction.write_jsonl}
 
@@ -19,12 +21,54 @@ def predict(arguments: Arguments, console: Console) -> None:
     images = prediction.find_images(filter(None, arguments.flags["images"].split(",")))
     if not images:
         raise UserError("--images is empty; give files or folders, joined by commas")
-    output = Path(arguments.flags["output"] or arguments.workdir / "predictions.csv").expanduser()
+    model = arguments.flags["model"]
+    if not model and _is_detector(arguments.workdir):
+        _find_objects(arguments, images, console)
+        return
+    # Without a run there is no directory that predictions belong to.
+    default = storage.path("predictions.csv") if model else arguments.workdir / "predictions.csv"
+    output = arguments.output or default
     if output.suffix not in WRITERS:
         raise UserError(f"--output ({output}) must end in {' or '.join(WRITERS)}")
-    predictor = prediction.open_model(arguments.workdir, step=arguments.flags["step"])
+    if model:
+        predictor = prediction.open_published(model, plain_lines(console))
+    else:
+        predictor = prediction.open_model(arguments.workdir, step=arguments.flags["step"])
     WRITERS[output.suffix](output, _print_each(predictor(images), console))
     plain_lines(console)(f"written: {output}")
+
+
+def _is_detector(workdir: Path) -> bool:
+    return (workdir / CONFIG_FILE).exists() and RunDirectory.open(workdir).has_objects
+
+
+def _find_objects(arguments: Arguments, images: list[Path], console: Console) -> None:
+    """Draws boxes and masks, and writes COCO's result JSON."""
+    directory = RunDirectory.open(arguments.workdir)
+    output = arguments.output or arguments.workdir / "detections.json"
+    if output.suffix != ".json":
+        raise UserError(f"--output ({output}) must end in .json for a detector")
+    try:
+        category_ids = getattr(directory.dataset.train, "category_ids", None)
+    except UserError:  # the data are gone: classes count from 1
+        category_ids = None
+    finder = prediction.ObjectFinder(directory.deployed(arguments.flags["step"]), category_ids)
+    say = plain_lines(console)
+    lines = list(map(_said(say), prediction.write_detections(finder, finder(images), output)))
+    if lines and all("cannot be read" in line for line in lines):
+        raise UserError(
+            f"--images: none of the pictures can be read, such as {images[-1]}; give JPEG, PNG, "
+            "WebP or BMP files"
+        )
+    say(f"written: {output}")
+
+
+def _said(say: Report) -> Callable[[str], str]:
+    def say_and_keep(line: str) -> str:
+        say(line)
+        return line
+
+    return say_and_keep
 
 
 def _print_each(predictions: Iterable[Prediction], console: Console) -> Iterator[Prediction]:

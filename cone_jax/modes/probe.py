@@ -1,14 +1,14 @@
 """``--mode=probe``: how good the features of a network are, without training it further."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from cone_jax import atomic_file, distributed
+from cone_jax import distributed, storage
+from cone_jax.config import require_classifier
 from cone_jax.console import plain_lines
 from cone_jax.evaluation.probes import (
     Features,
@@ -34,10 +34,11 @@ def probe(arguments: Arguments, console: Console) -> None:
     too where the weights do not say what it is.
     """
     say = plain_lines(console)
-    output = Path(arguments.flags["output"]).expanduser() if arguments.flags["output"] else None
+    output = arguments.output
     if output is not None:
         feature_files.check_path(output)
     if arguments.config.init_from:
+        require_classifier(arguments.config, "probe")
         config = pretrained.adopt(arguments.config, arguments.recipe, arguments.flags["step"])
         pretrained.check_weights(config)
         run = Run.open(config)
@@ -46,6 +47,7 @@ def probe(arguments: Arguments, console: Console) -> None:
         variables = state.variables
     else:
         directory = RunDirectory.open(arguments.workdir)
+        directory.require_classes("probe")
         step = directory.resolve(arguments.flags["step"])
         run = directory.run.stage_at(step)
         variables = directory.variables(run, step)
@@ -61,7 +63,7 @@ def probe(arguments: Arguments, console: Console) -> None:
     counts = {f"{name}_examples": len(rows.labels) for name, rows in splits.items()}
     if distributed.is_primary():
         arguments.workdir.mkdir(parents=True, exist_ok=True)
-        with atomic_file.replacing(arguments.workdir / RESULT_FILE) as unfinished:
+        with storage.replacing(arguments.workdir / RESULT_FILE) as unfinished:
             unfinished.write_text(json.dumps({**origin, **counts, **scores}, indent=2) + "\n")
     _print(console, scores)
     say(f"written: {arguments.workdir / RESULT_FILE}")

@@ -2,12 +2,13 @@
 
 from rich.console import Console
 
+from cone_jax.analysis import robustness_files
 from cone_jax.data import datasets
 from cone_jax.errors import UserError
 from cone_jax.evaluation.robustness import ALEXNET, Robustness
 from cone_jax.modes.command_line import Arguments
-from cone_jax.modes.evaluate import evaluate_checkpoint
-from cone_jax.training.run_directory import RunDirectory
+from cone_jax.modes.evaluate import evaluate_checkpoint, open_evaluated
+from cone_jax.training.named_network import NamedRun
 
 # AlexNet's errors are known on ImageNet, which has so many classes.
 _IMAGENET_CLASSES = 1000
@@ -16,16 +17,27 @@ _IMAGENET_CLASSES = 1000
 def robustness(arguments: Arguments, console: Console) -> None:
     """Errors by corruption and severity; of ImageNet also mCE and relative mCE.
 
-    --corrupted names data that are corrupted already, --baseline a run to compare with.
+    --corrupted names data that are corrupted already, --baseline a run to compare with, --frost a
+    folder with the benchmark's photographs of frost.
     """
-    directory = RunDirectory.open(arguments.workdir)
-    data = directory.config.data
+    directory = open_evaluated(arguments, console)
+    if not isinstance(directory, NamedRun):
+        directory.require_classes("robustness")
     baseline = arguments.flags["baseline"]
     if not baseline:
-        names = datasets.open_split(data, data.train_split).class_names
+        if isinstance(directory, NamedRun):
+            names = directory.network.metadata.class_names
+        else:
+            data = directory.config.data
+            names = datasets.open_split(data, data.train_split).class_names
         baseline = ALEXNET if len(names) == _IMAGENET_CLASSES else ""
     try:
-        evaluator = Robustness(data=arguments.flags["corrupted"], baseline=baseline)
+        evaluator = Robustness(
+            data=arguments.flags["corrupted"], baseline=baseline, frost=arguments.flags["frost"]
+        )
     except ValueError as error:
         raise UserError(f"--mode=robustness: {error}") from error
+    robustness_files.check_directory(
+        directory.path / "evaluation" / evaluator.prefix, evaluator.data
+    )
     evaluate_checkpoint(directory, arguments.flags["step"], console, (evaluator,))

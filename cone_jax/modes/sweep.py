@@ -4,8 +4,10 @@ from rich.console import Console
 
 from cone_jax.console import plain_lines
 from cone_jax.errors import TrainingFailed, UserError
+from cone_jax.evaluation import registry
 from cone_jax.modes.command_line import Arguments
 from cone_jax.sweeps import load_sweep, runner, tables
+from cone_jax.sweeps.definition import beside
 
 
 def sweep(arguments: Arguments, console: Console) -> None:
@@ -14,8 +16,15 @@ def sweep(arguments: Arguments, console: Console) -> None:
     if not file:
         raise UserError("--sweep is not given; choose a file in configs/sweeps/")
     jobs = number_of_jobs(arguments)
-    definition = load_sweep(file)
+    definition = beside(load_sweep(file), arguments.config)
     runs = runner.plan(definition, arguments.recipe, arguments.config, arguments.workdir)
+    for run in runs:
+        known = registry.declared_metrics(run.config)
+        if definition.metric.startswith("test/") and definition.metric not in known:
+            raise UserError(
+                f"--sweep ({file}) compares {definition.metric}, which no evaluator of "
+                f"{arguments.recipe} finds; set evaluation.evaluators, or the sweep's metric"
+            )
     say = plain_lines(console)
     failures = tables.fill(definition, runs, arguments.workdir, jobs=jobs, say=say)
     if failures:

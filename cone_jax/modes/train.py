@@ -8,13 +8,21 @@ from cone_jax.analysis.tensorboard_images import TensorboardImages
 from cone_jax.console import plain_lines, print_training
 from cone_jax.evaluation import registry
 from cone_jax.modes.command_line import Arguments
+from cone_jax.training import pretrained
+from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir.metrics import TIMING_FILE, latest_values
 
 
 def train(arguments: Arguments, console: Console) -> None:
     """Trains, or says that there is nothing left to do."""
-    metrics = training.train(arguments.config, arguments.workdir, console, TensorboardImages())
+    config = arguments.config
+    if config.init_from:
+        say = plain_lines(console)
+        config = pretrained.adopt_input(config, arguments.recipe, arguments.workdir, say)
+    metrics = training.train(config, arguments.workdir, console, TensorboardImages())
     report.write_after_training(arguments.workdir, plain_lines(console))
     timing = latest_values(arguments.workdir / TIMING_FILE)
-    declared = registry.declared_metrics(arguments.config)
-    print_training(console, metrics, declared, timing["time/seconds"], arguments.workdir)
+    declared = registry.declared_metrics(config)
+    detects = RunDirectory.open(arguments.workdir).has_objects
+    use = "detect objects" if detects else "classify pictures"
+    print_training(console, metrics, declared, timing["time/seconds"], arguments.workdir, use)

@@ -6,6 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from cone_jax.config import require_classifier
 from cone_jax.console import Report, plain_lines
 from cone_jax.errors import TrainingFailed
 from cone_jax.modes.command_line import Arguments
@@ -34,6 +35,7 @@ def transfer(arguments: Arguments, console: Console) -> None:
 def _fine_tune(arguments: Arguments, jobs: int, say: Report) -> dict[str, Any]:
     """The whole protocol, or what is left of it; returns the record of it."""
     recipe, place = arguments.recipe, arguments.workdir
+    require_classifier(arguments.config, "transfer")
     transfer_protocol.check(arguments.config)
     grid = transfer_protocol.grid(arguments.config, recipe)
     config = pretrained.adopt(arguments.config, recipe, arguments.flags["step"])

@@ -3,6 +3,7 @@
 from cone_jax.objectives.objective import (
     Activation,
     ClassCentres,
+    LabelKind,
     Metrics,
     MixedLabels,
     Needs,
@@ -12,12 +13,14 @@ from cone_jax.objectives.objective import (
     create,
     declared_metrics,
     default_settings,
+    exchangeable,
     names,
 )
 
 __all__ = [
     "Activation",
     "ClassCentres",
+    "LabelKind",
     "Metrics",
     "MixedLabels",
     "Needs",
@@ -27,5 +30,6 @@ __all__ = [
     "create",
     "declared_metrics",
     "default_settings",
+    "exchangeable",
     "names",
 ]

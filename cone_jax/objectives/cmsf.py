@@ -22,6 +22,11 @@ class Cmsf(Objective, path="objective.cmsf"):
     neighbours: int = field(10, "of the sample's class, whose mean attracts the query", above=0)
     shift_weight: float = field(1.0, "of L_cmsf", above=0)
     ce_weight: float = field(0.0, "of L_ce; 1: CMSF + CE", low=0.0)
+    fill_up: bool = field(
+        False,
+        "where the bank has fewer rows of the class: the nearest of other classes fill up, as in "
+        "the authors' code; False: the mean is of those there are",
+    )
 
     @property
     def needs(self) -> Needs:
@@ -44,11 +49,29 @@ class Cmsf(Objective, path="objective.cmsf"):
         near = memory_bank.neighbours(
             inputs.bank, target, self.neighbours, same_class=inputs.labels
         )
-        anchors = jax.lax.stop_gradient(inputs.bank.features[near.rows])
+        rows, chosen = near.rows, near.valid
+        if self.fill_up:
+            more_rows, also = self._fill_up(inputs, target, chosen)
+            rows = jnp.concatenate((rows, more_rows), axis=-1)
+            chosen = jnp.concatenate((chosen, also), axis=-1)
+        anchors = jax.lax.stop_gradient(inputs.bank.features[rows])
         similarity = jnp.sum(query[:, None, :] * anchors, axis=-1)
-        loss_shift = jnp.mean(losses.mean_shift(similarity, where=near.valid))
+        loss_shift = jnp.mean(losses.mean_shift(similarity, where=chosen))
         metrics = {
             "loss_shift": loss_shift,
             "positives": jnp.mean(jnp.sum(near.valid, axis=-1, dtype=jnp.float32)),
         }
         return with_cross_entropy(self.shift_weight * loss_shift, metrics, inputs, self.ce_weight)
+
+    def _fill_up(
+        self, inputs: StepInputs, target: jax.Array, chosen: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The nearest rows of any class, and which of them make up for those not `chosen`.
+
+        Of the k nearest at most as many are of the class as were chosen, so the rest suffice.
+        """
+        assert inputs.bank is not None
+        near = memory_bank.neighbours(inputs.bank, target, self.neighbours)
+        other = near.valid & (near.labels != inputs.labels[:, None])
+        lacking = self.neighbours - jnp.sum(chosen, axis=-1, keepdims=True)
+        return near.rows, other & (jnp.cumsum(other, axis=-1) <= lacking)

@@ -18,12 +18,11 @@ from cone_jax import losses, memory_bank
 from cone_jax.console import Chart, Metric
 from cone_jax.objectives.objective import (
     LOSS_CHART,
+    BalancedCrossEntropy,
     Metrics,
     Needs,
-    Objective,
     StepInputs,
     Views,
-    class_targets,
     other_view,
 )
 from cone_jax.settings import field
@@ -82,7 +81,7 @@ RECALL_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Cone(Objective, path="objective.cone"):
+class Cone(BalancedCrossEntropy, path="objective.cone"):
     """The method's hyper-parameters, with the values of its ImageNet recipe."""
 
     metrics: ClassVar[tuple[Metric, ...]] = METRICS
@@ -135,7 +134,14 @@ class Cone(Objective, path="objective.cone"):
             bank_first=self.contrastive_view == "bank",
             embedding=True,
             mixed_labels=True,
+            class_prior=self.needs_prior,
         )
+
+    def first_active_step(self, *, steps_per_epoch: int, steps_to_fill_bank: int) -> int:
+        if not self.needs.bank:
+            return 0
+        filled = steps_to_fill_bank if self.wait_for_bank else 0
+        return max(self.start_epochs * steps_per_epoch, filled)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         logits = inputs.query.logits
@@ -143,12 +149,7 @@ class Cone(Objective, path="objective.cone"):
         if self.wait_for_bank and inputs.bank is not None:
             active &= inputs.bank.filled == inputs.bank.size
         keep = _unsaturated(logits, self.conf_mask_eps) | ~active
-        cross_entropy = losses.cross_entropy(
-            logits,
-            class_targets(inputs),
-            smoothing=self.label_smoothing,
-            form=self.smoothing_form,
-        )
+        cross_entropy = self.cross_entropy(inputs, self.label_smoothing, self.smoothing_form)
         loss = loss_ce = jnp.mean(jnp.where(keep, cross_entropy, 0.0))
         metrics = {
             "loss_ce": loss_ce,

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from cone_jax import losses
-from cone_jax.objectives.objective import Metrics, Needs, Objective, StepInputs, class_targets
+from cone_jax.objectives.objective import BalancedCrossEntropy, Metrics, Needs, StepInputs
 from cone_jax.settings import field
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossEntropy(Objective, path="objective.cross_entropy"):
+class CrossEntropy(BalancedCrossEntropy, path="objective.cross_entropy"):
     """``L = L_ce``."""
 
     label_smoothing: float = field(0.0, "share of the target for all classes", low=0.0, high=1.0)
@@ -23,14 +23,9 @@ class CrossEntropy(Objective, path="objective.cross_entropy"):
 
     @property
     def needs(self) -> Needs:
-        return Needs(mixed_labels=True)
+        return Needs(mixed_labels=True, class_prior=self.needs_prior)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
-        per_sample = losses.cross_entropy(
-            inputs.query.logits,
-            class_targets(inputs),
-            smoothing=self.label_smoothing,
-            form=self.smoothing_form,
-        )
+        per_sample = self.cross_entropy(inputs, self.label_smoothing, self.smoothing_form)
         loss = jnp.mean(per_sample)
         return loss, {"loss_ce": loss}

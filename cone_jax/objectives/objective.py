@@ -8,7 +8,7 @@ The trainer provides what `needs` asks for and nothing else.
 import abc
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -21,13 +21,16 @@ from cone_jax.console import Chart, Metric
 from cone_jax.errors import UserError, closest
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
-from cone_jax.settings import Section, field
+from cone_jax.settings import Model, Section, Settings, field
 from cone_jax.spec_strings import Registry
 
 # What becomes of a sample's augmented views. "any": the query sees the first, the key the last,
 # which may be the same one. "query_key": the same, and there must be two. "rows": there must be
 # two, and both are rows of the batch, seen by query and key: row 2 i + v is view v of sample i.
 Views = Literal["any", "query_key", "rows"]
+# What is known of an image: its class, or the objects in it. Where it is objects, the network
+# computes its losses by itself, and the objective takes the whole batch (`batch_gradients`).
+LabelKind = Literal["class", "objects"]
 # Where in the network an activation can be had.
 Layer = Literal["images", "features"]
 
@@ -36,6 +39,7 @@ Layer = Literal["images", "features"]
 class Needs:
     """What the trainer has to provide beside the query's outputs and the labels."""
 
+    labels: LabelKind = "class"
     views: Views = "any"
     key: bool = False  # a forward pass of the momentum network, and its upkeep
     # A memory bank, filled with the keys. Without a momentum network: with the query's own
@@ -54,6 +58,7 @@ class Needs:
     whole_batch: bool = False  # rows are compared with each other: a batch cannot be taken in parts
     mixed_labels: bool = False  # can learn from MixUp and CutMix; provided when those are on
     frozen: bool = False  # everything but the classifier stays as it is, BatchNorm included
+    constants: bool = False  # some parameters are not trained: those of `is_constant`
 
 
 class MixedLabels(NamedTuple):
@@ -110,7 +115,12 @@ SHARED_METRICS = (
     Metric("loss_*", better="lower", chart=LOSS_CHART),
     Metric(
         "positives",
-        chart=Chart("positives", "Positives among the neighbours", "positives per query"),
+        chart=Chart(
+            "positives",
+            "Positives among the neighbours",
+            "positives per query",
+            "Rows of the bank, which may hold a record several times.",
+        ),
     ),
 )
 
@@ -123,11 +133,37 @@ class Objective(Section, abc.ABC):
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = ()
+    # Whether it can take the place of another method in a recipe: same data, same network.
+    exchangeable: ClassVar[bool] = True
 
     @property
     @abc.abstractmethod
     def needs(self) -> Needs:
         """What the trainer has to provide."""
+
+    def network(self, model: Model, num_classes: int, platform: str) -> Any:
+        """The network, where it is not the encoder that the section ``model`` describes."""
+        return None
+
+    def batch_gradients(
+        self, network: Any, variables: Any, images: Any, batch: Mapping[str, Any], rng: Any
+    ) -> tuple[Any, Metrics, Any]:
+        """Gradients, metrics and BatchNorm's statistics, of methods that learn from objects."""
+        raise NotImplementedError
+
+    def is_constant(self, path: Sequence[str]) -> bool:
+        """Whether the parameter at `path` stays as it is, where `needs.constants` says some do."""
+        return False
+
+    def check_settings(self, settings: Settings) -> None:
+        """Raises `UserError` where the rest of a config does not suit the method."""
+
+    def check_data(self, train: Any) -> None:
+        """Raises `UserError` where the training source lacks what the method learns from."""
+
+    def first_active_step(self, *, steps_per_epoch: int, steps_to_fill_bank: int) -> int:
+        """The steps before all of its terms count."""
+        return 0
 
     @abc.abstractmethod
     def __call__(self, inputs: StepInputs) -> tuple[Float[Array, ""], Metrics]:
@@ -149,6 +185,46 @@ class TwoViewContrast(Objective):
     @property
     def needs(self) -> Needs:
         return Needs(views="rows", whole_batch=True, embedding=True, classifier=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class BalancedCrossEntropy(Objective):
+    """Methods with a cross-entropy term that can make up for classes of different frequency."""
+
+    class_weights: Literal["none", "balanced", "sqrt"] = field(
+        "none",
+        "how a sample counts in L_ce: alike, by one over its class's share of the training set, or "
+        "by the root of that; 1 on average",
+    )
+    logit_adjustment: float = field(
+        0.0,
+        "added to the logits in L_ce: so many times the logarithm of each class's share of the "
+        "training set (Menon et al., 2021, whose value is 1); 0: nothing",
+        low=0.0,
+    )
+
+    @property
+    def needs_prior(self) -> bool:
+        return self.class_weights != "none" or self.logit_adjustment > 0
+
+    def cross_entropy(
+        self, inputs: StepInputs, smoothing: float, form: losses.SmoothingForm
+    ) -> Float[Array, " B"]:
+        """L_ce of each row."""
+        logits, targets = inputs.query.logits, class_targets(inputs)
+        if not self.needs_prior:
+            return losses.cross_entropy(logits, targets, smoothing=smoothing, form=form)
+        assert inputs.class_prior is not None
+        # A class without records has no row to learn from; its logit stays finite all the same.
+        prior = jnp.maximum(inputs.class_prior, 1e-9)
+        adjusted = logits + self.logit_adjustment * jnp.log(prior)
+        per_row = losses.cross_entropy(adjusted, targets, smoothing=smoothing, form=form)
+        if self.class_weights == "none":
+            return per_row
+        weights = 1.0 / (prior if self.class_weights == "balanced" else jnp.sqrt(prior))
+        weights = weights / jnp.sum(inputs.class_prior * weights)
+        # Of a mixed picture both labels count.
+        return per_row * (weights[targets] if targets.ndim == 1 else targets @ weights)
 
 
 def other_view(rows: jax.Array) -> jax.Array:
@@ -193,6 +269,7 @@ _OWN = {
     "cmsf": "cone_jax.objectives.cmsf:Cmsf",
     "nnclr": "cone_jax.objectives.nnclr:Nnclr",
     "linear": "cone_jax.objectives.linear:Linear",
+    "detection": "cone_jax.objectives.detection:Detection",
 }
 OBJECTIVES: Registry[type[Objective]] = Registry(
     "objective",
@@ -206,6 +283,11 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
 def names() -> tuple[str, ...]:
     """All objectives that `create` knows."""
     return tuple(OBJECTIVES)
+
+
+def exchangeable() -> tuple[str, ...]:
+    """Those that can take each other's place in a recipe; the others have recipes of their own."""
+    return tuple(name for name in OBJECTIVES if OBJECTIVES[name].exchangeable)
 
 
 def default_settings(name: str) -> ConfigDict:

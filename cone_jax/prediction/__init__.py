@@ -7,14 +7,19 @@
 Pictures go the way of the run's test pictures: its test transforms and its normalisation.
 """
 
-from cone_jax.prediction.files import find_images, write_csv, write_jsonl
-from cone_jax.prediction.predictor import Prediction, Predictor, open_model
+from cone_jax.prediction.detections import FoundObjects, ObjectFinder
+from cone_jax.prediction.files import find_images, write_csv, write_detections, write_jsonl
+from cone_jax.prediction.predictor import Prediction, Predictor, open_model, open_published
 
 __all__ = [
+    "FoundObjects",
+    "ObjectFinder",
     "Prediction",
     "Predictor",
     "find_images",
     "open_model",
+    "open_published",
     "write_csv",
+    "write_detections",
     "write_jsonl",
 ]

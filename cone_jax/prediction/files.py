@@ -3,21 +3,24 @@
 import csv
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cone_jax import atomic_file
+from PIL import Image
+
+from cone_jax import storage
 from cone_jax.data.sources.image_folder import EXTENSIONS
 from cone_jax.errors import UserError
+from cone_jax.evaluation.detection import SHOWN_SCORE
+from cone_jax.prediction.detections import FoundObjects, ObjectFinder
 from cone_jax.prediction.predictor import Prediction
 
 
 def find_images(paths: Iterable[Path | str]) -> list[Path]:
     """The picture files among `paths` and, sorted, below those of them that are folders."""
     found: list[Path] = []
-    for path in map(Path, paths):
-        path = path.expanduser()
+    for path in (storage.path(given, "--images") for given in paths):
         if path.is_dir():
             below = [file for file in sorted(path.rglob("*")) if _is_picture(file, path)]
             if not below:
@@ -43,8 +46,8 @@ def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
     ranks = [(f"class_{rank}", f"probability_{rank}") for rank in range(1, top + 1)]
     nothing: list[tuple[Any, Any]] = [("", "")] * top
     with (
-        atomic_file.replacing(path) as unfinished,
-        # Paths are written byte for byte, also those that are no text.
+        storage.replacing(path) as unfinished,
+        # Paths are written byte for byte, also those that are not text.
         unfinished.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
         writer = csv.writer(file)
@@ -56,6 +59,39 @@ def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
 
 def write_jsonl(path: Path, predictions: Iterable[Prediction]) -> None:
     """One object a line with the fields of `Prediction`."""
-    with atomic_file.replacing(path) as unfinished, unfinished.open("w") as file:
+    with storage.replacing(path) as unfinished, unfinished.open("w") as file:
         for row in predictions:
             file.write(json.dumps({**row._asdict(), "path": str(row.path)}) + "\n")
+
+
+def write_detections(
+    finder: ObjectFinder, found: Iterable[FoundObjects], output: Path
+) -> Iterator[str]:
+    """Writes `output`, COCO's result JSON, and the drawn pictures below a folder of its name.
+
+    Yields a line for each picture. ``<output>.images.json`` says which file an image_id is, and
+    what the category ids mean.
+    """
+    folder = output.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    entries: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
+    for number, each in enumerate(found, 1):
+        images.append({"id": number, "file_name": str(each.path), "error": each.error})
+        if each.error:
+            yield f"{each.path}: cannot be read: {each.error}"
+            continue
+        entries += each.entries
+        drawn = folder / f"{number:05}_{each.path.stem}.png"
+        with storage.replacing(drawn) as unfinished:
+            Image.fromarray(finder.drawn(each)).save(unfinished, "PNG")
+        shown = sum(entry["score"] >= SHOWN_SCORE for entry in each.entries)
+        yield f"{each.path}: {shown} objects ({len(each.entries)} candidates), drawn: {drawn}"
+    categories = [
+        {"id": int(key), "name": name}
+        for key, name in zip(finder.category_ids, finder.class_names, strict=True)
+    ]
+    described = {"images": images, "categories": categories}
+    for path, content in ((output, entries), (output.with_suffix(".images.json"), described)):
+        with storage.replacing(path) as unfinished:
+            unfinished.write_text(json.dumps(content) + "\n")

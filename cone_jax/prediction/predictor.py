@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cone_jax import distributed, interop, workdir
+from cone_jax import distributed, interop, storage, workdir
+from cone_jax.console import Report
 from cone_jax.data import decode, on_device, transforms
 from cone_jax.errors import UserError
 from cone_jax.evaluation import inference
@@ -17,6 +18,7 @@ from cone_jax.evaluation.inference import PlacedNetwork
 from cone_jax.interop import metadata
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.models import EncoderOutput
+from cone_jax.training import named_network
 from cone_jax.training.run_directory import DeployedNetwork, RunDirectory
 
 
@@ -44,19 +46,19 @@ class Predictor:
         self._logits = logits
         self._top = min(top, len(description.class_names))
         self._batch_size = batch_size
-        self._transforms = transforms.parse(description.transforms)
+        self._transforms = transforms.parse(description.transforms, pixels=description.pixels)
         if self._transforms.output_size() is None:
             # The run's pictures were all alike; any other has to be brought to their size.
             size = description.image_size
             steps = (*description.transforms, f"resize({size})", f"centre_crop({size})")
-            self._transforms = transforms.parse(steps)
+            self._transforms = transforms.parse(steps, pixels=description.pixels)
 
     def __call__(self, paths: Iterable[Path | str]) -> Iterator[Prediction]:
         """Predicts file after file, a batch at a time, in the order given."""
         for batch in _batches(map(Path, paths), self._batch_size):
             pictures = [self._read(path) for path in batch]
             pixels = [picture for picture in pictures if isinstance(picture, np.ndarray)]
-            predicted = iter(self._classify(pixels) if pixels else ())
+            predicted = iter(self.classify(pixels) if pixels else ())
             for path, picture in zip(batch, pictures, strict=True):
                 if isinstance(picture, np.ndarray):
                     yield Prediction(path, *next(predicted))
@@ -66,16 +68,21 @@ class Predictor:
     def _read(self, path: Path) -> np.ndarray | str:
         """The picture as the network sees it before normalisation, or what is wrong with it."""
         try:
-            image = decode.open_image(path.read_bytes())
-            return self._transforms(image, np.random.default_rng(0))
+            return self.pixels(path.read_bytes())
         except OSError as error:
             return error.strerror or str(error)
+
+    def pixels(self, data: bytes) -> np.ndarray | str:
+        """An encoded picture as the network sees it before normalisation, or what is wrong."""
+        try:
+            return self._transforms(self._transforms.open(data), np.random.default_rng(0))
         except decode.DamagedImage as error:
             return str(error)
 
-    def _classify(
+    def classify(
         self, pixels: Sequence[np.ndarray]
     ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
+        """The most probable classes of up to a batch of pictures that `pixels` gave."""
         (batch,) = inference.batches_of(np.stack(pixels), self._batch_size)
         images = on_device.normalise_images(
             jnp.asarray(batch["image"]), self.metadata.mean, self.metadata.std
@@ -90,7 +97,7 @@ class Predictor:
 
 def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) -> Predictor:
     """The predictor of a run (of its checkpoint `step`) or of an export."""
-    path = Path(path).expanduser()
+    path = storage.path(path)
     if (path / metadata.FILE).exists():
         model = interop.open_export(path)
         return Predictor(model.logits, model.metadata, **options)
@@ -100,6 +107,12 @@ def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) 
             f"(no {metadata.FILE}); give one of them as --workdir"
         )
     network = RunDirectory.open(path).deployed(step)
+    return Predictor(_logits_of(network), network.metadata, **options)
+
+
+def open_published(reference: str, report: Report = lambda line: None, **options: Any) -> Predictor:
+    """The predictor of published weights, such as ``timm:mobilenetv2_100.ra_in1k``, or a file."""
+    network = named_network.open_network(reference, report)
     return Predictor(_logits_of(network), network.metadata, **options)
 
 

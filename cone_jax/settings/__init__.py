@@ -1,5 +1,6 @@
 """The fields of a config: each declared once, with its default, its meaning and its limits."""
 
+from cone_jax.settings.detector import Detector
 from cone_jax.settings.model import Average, Bank, Ema, Model, ModelOptions
 from cone_jax.settings.run import (
     Checkpoint,
@@ -23,6 +24,7 @@ __all__ = [
     "Bank",
     "Checkpoint",
     "Data",
+    "Detector",
     "Ema",
     "Evaluation",
     "FieldEntry",

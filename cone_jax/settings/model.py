@@ -11,8 +11,13 @@ class ModelOptions(Section, path="options"):
     """Options of the architecture; None: its own default."""
 
     width: int | None = field(None, "planes of a ResNet's first stage")
+    stride_in_1x1: bool | None = field(
+        None, "of a ResNet-50 or deeper: the stride in the first 1x1 convolution, as Caffe has it"
+    )
     last_width: int | None = field(None, "of RegNetX-400MF: 400 or 384")
-    image_size: int | None = field(None, "the size that DeiT's positions are learned for")
+    image_size: int | None = field(None, "the size that a transformer's positions are learned for")
+    distilled: bool | None = field(None, "of DeiT: with the distillation token")
+    channel_order: str | None = field(None, "of ShuffleNetV2: torchvision, or that of its authors")
     dropout: float | None = field(None, "rate before the head")
     stochastic_depth: float | None = field(None, "rate of the last block")
     remat: bool | None = field(None, "recompute activations to save memory")
@@ -27,7 +32,9 @@ class Model(Section, path="model"):
     """Backbone, projection head, predictor and classifier."""
 
     name: str = field("resnet50", "the architecture; docs/models.md lists them")
-    stem: Literal["imagenet", "cifar"] = field("imagenet", "the first layers of a ResNet")
+    stem: Literal["imagenet", "cifar"] = field(
+        "imagenet", "the first layers; cifar: for images of about 32 pixels"
+    )
     dtype: Literal["float32", "bfloat16"] = field(
         "float32", "of the computation; parameters are float32"
     )
@@ -48,6 +55,11 @@ class Model(Section, path="model"):
         "embedding", "what the class centres see"
     )
     classifier_bias: bool = field(True, "class centres have a bias")
+    sharding: Literal["replicated", "sharded"] = field(
+        "replicated",
+        "sharded: parameters, optimiser, momentum network and average split over all devices",
+        free=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +68,9 @@ class Bank(Section, path="bank"):
 
     size: int = field(65536, "rows", low=1)
     init: Literal["masked", "official"] = field(
-        "masked", "masked: rows count once written; official: noise that counts from step 0"
+        "masked",
+        "masked: rows count once written; official: noise that counts from step 0, as released; "
+        "kept for comparison, not recommended",
     )
     probs: Literal["stored", "recomputed"] = field(
         "stored",

@@ -20,9 +20,35 @@ class Data(Section, path="data"):
         "image folder, packed or archive folder, .npz file or folder, or TFDS data_dir",
         free=True,
     )
+    stage: str = field(
+        "",
+        'local folder that data of a bucket is brought to; "": the user\'s cache directory',
+        free=True,
+    )
     label_key: str = field("label", "the TFDS feature to learn")
     holdout: float = field(0.1, "fraction of each class to test on where there is no test part")
     holdout_seed: int = field(0, "decides which records are held out")
+    empty_images: Literal["drop", "keep"] = field(
+        "drop", "training pictures without an object, of sources with objects"
+    )
+    folds: int = field(
+        0, "cut train into so many folds and test on one of them; 0: test on test_split", low=0
+    )
+    fold: int = field(0, "the fold to test on, from 0; the others are trained on", low=0)
+    sampling: Literal["uniform", "balanced", "sqrt"] = field(
+        "uniform",
+        "how often classes are trained on: as they occur, all alike, or by the root of their "
+        "number of records",
+    )
+    imbalance: float = field(
+        1.0,
+        "thin train out to a long tail, in which the first class has so many times the records of "
+        "the last (CIFAR-100-LT); 1: leave it as it is",
+        low=1.0,
+    )
+    corrections: str = field(
+        "", "CSV file of corrected labels, such as the page of --mode=label_errors saves"
+    )
     cache_bytes: int = field(
         2**30, "memory for small decoded pictures, per process and split; 0: none", low=0
     )
@@ -37,6 +63,11 @@ class Data(Section, path="data"):
         (), "of the second view, the key's; (): as train_transforms"
     )
     test_transforms: tuple[str, ...] = field((), "of the images that are evaluated")
+    test_pixels: Literal["exact", "stored", "fast"] = field(
+        "exact",
+        "of those images: as Pillow resizes and crops, step by step; stored: without turning them "
+        "by EXIF, as torchvision and timm read folders; fast: a JPEG decoded no finer than needed",
+    )
     mean: tuple[float, ...] = field((0.485, 0.456, 0.406), "R, G, B of pixels in [0, 1]")
     std: tuple[float, ...] = field((0.229, 0.224, 0.225), "R, G, B of pixels in [0, 1]")
     views: int = field(
@@ -63,11 +94,27 @@ class Data(Section, path="data"):
                 raise UserError(
                     f"data.{name} ({getattr(self, name)}) must have three values, R G B"
                 )
+        if self.folds == 1 or self.fold >= max(self.folds, 1):
+            raise UserError(
+                f"data.fold ({self.fold}) must be less than data.folds ({self.folds}), and "
+                "data.folds at least 2, or 0"
+            )
         if self.key_transforms and self.views == 1:
             raise UserError(
                 "data.key_transforms are for the second view: set data.views (1) to 2, or leave "
                 "them empty"
             )
+
+    def check_of_objects(self) -> None:
+        """`UserError` where a field is about the one class that a picture with objects lacks."""
+        unused = {"corrections": "", "folds": 0, "imbalance": 1.0, "sampling": "uniform"}
+        for name, value in unused.items():
+            given = getattr(self, name)
+            if given != value:
+                raise UserError(
+                    f"data.{name} ({given!r}) must be {value!r} for pictures with objects, which "
+                    "have no class of their own"
+                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +145,15 @@ class Optimizer(Section, path="optimizer"):
     epsilon: float = field(1e-8, "of adamw, lamb and rmsprop", low=0.0)
     trust_coefficient: float = field(1e-3, "of lars", low=0.0)
     weight_decay: float = field(1e-4, "of the parameters in decay_scope", low=0.0)
-    decay_scope: Literal["all", "exclude_1d"] = field(
-        "all", "exclude_1d: not on biases, norms, class token and positions"
+    decay_scope: Literal["all", "exclude_1d", "exclude_norms"] = field(
+        "all",
+        "exclude_1d: not on biases, norms, class token and positions; exclude_norms: not on norms",
+    )
+    backbone_rate: float = field(
+        1.0, "factor of the backbone's learning rate, below 1 to fine-tune", low=0.0, high=1.0
+    )
+    head_epochs: float = field(
+        0.0, "so long only what follows the backbone is trained, to fine-tune", low=0.0
     )
     clip_norm: float = field(0.0, "longest gradient; 0: gradients are not clipped", low=0.0)
 
@@ -109,12 +163,16 @@ class Schedule(Section, path="schedule"):
     """The learning rate as a function of time."""
 
     warmup_epochs: float = field(5.0, "linear, a step at a time", low=0.0)
+    warmup_steps: int = field(0, "when positive, replaces warmup_epochs", low=0)
     warmup_start: float = field(0.0, "fraction of the peak rate", low=0.0, high=1.0)
     decay: Literal["cosine", "linear", "constant", "steps", "exponential"] = field(
         "cosine", "after warm-up"
     )
     milestones: tuple[tuple[float, float], ...] = field(
         (), 'of decay "steps": pairs (epoch, fraction of the peak from then on)'
+    )
+    milestone_steps: tuple[tuple[int, float], ...] = field(
+        (), "when given, replaces milestones: pairs (step, fraction of the peak from then on)"
     )
     decay_epochs: float = field(
         1.0, 'of decay "exponential": each time, multiply by decay_factor', low=0.0
@@ -124,6 +182,10 @@ class Schedule(Section, path="schedule"):
         "epoch", "how often the rate changes after warm-up: once per epoch, or each step"
     )
     floor: float = field(1e-3, "fraction of the peak rate at the end", low=0.0, high=1.0)
+
+    def warmup(self, steps_per_epoch: int) -> int:
+        """The length of the warm-up in steps."""
+        return self.warmup_steps or round(self.warmup_epochs * steps_per_epoch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +252,11 @@ class Evaluation(Section, path="evaluation"):
     )
     every_epochs: float = field(1.0, "0: at the end only", low=0.0)
     batch_size: int = field(256, "over all devices and processes", low=1)
+    patience: int = field(
+        0,
+        "end training after so many evaluations without a better checkpoint.best_metric; 0: never",
+        low=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +266,9 @@ class Checkpoint(Section, path="checkpoint"):
     every_epochs: float = field(1.0, "0: at the end only", low=0.0)
     keep: int = field(2, "the latest so many, and the best one", low=1, free=True)
     best_metric: str = field("test/top1", 'of any evaluator; "": no checkpoint is the best')
+    store_timeout: float = field(
+        600.0, "seconds that a bucket may stay away before the run ends", low=1.0, free=True
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,8 +284,13 @@ class Settings(Stage):
 
     seed: int = field(0, "of everything random", low=0, high=2**31 - 1)
     accumulate: int = field(1, "parts that a batch is taken in, for the memory of one part", low=1)
-    init_from: str = field("", "weights to start from: .safetensors, .pth, a run or an export")
-    init_strict: bool = field(True, "every weight must have its place; False: those that fit")
+    init_from: str = field(
+        "",
+        "weights to start from: a file, a run, an export, timm:NAME, torchvision:NAME, hf://OWNER/NAME",
+    )
+    init_strict: bool = field(
+        True, "every weight must have its place; False: all but classifier and head"
+    )
     data: Data = field(Data(), "the data set")
     model: Model = field(Model(), "the network")
     objective: Method = field(Method(), "the training method")
@@ -230,6 +305,13 @@ class Settings(Stage):
     nonfinite: Nonfinite = field(Nonfinite(), "losses and gradients that are not finite")
     evaluation: Evaluation = field(Evaluation(), "what is measured")
     checkpoint: Checkpoint = field(Checkpoint(), "what is saved")
+    budget: str = field(
+        "", "how long a run may take, such as 30min, where the recipe derives its length"
+    )
+    derive: tuple[str, ...] = field(
+        (),
+        "fields that the number of images and the budget decide, unless set by hand",
+    )
     log_every: int = field(20, "steps between two records of train metrics", low=1)
     profile_steps: tuple[int, ...] = field(
         (), "(first, last): trace these steps into the folder profile of the run", free=True
@@ -240,6 +322,11 @@ class Settings(Stage):
 
     def check(self) -> None:
         super().check()
+        if self.budget and not self.derive:
+            raise UserError(
+                f"budget ({self.budget}) is for recipes that derive their length from it, such as "
+                "configs/folder.py; set epochs"
+            )
         traced = self.profile_steps
         if traced and not (len(traced) == 2 and 1 <= traced[0] <= traced[1]):
             raise UserError(

@@ -11,9 +11,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
+from cone_jax import storage
 from cone_jax.config import run_config
 from cone_jax.errors import UserError
 from cone_jax.workdir import flatten
+
+# What TFDS calls the data of the paper's sweeps.
+IMAGENET = "imagenet2012"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +58,11 @@ class Sweep:
     factor: float = 100.0  # from the metric to the table's unit
     unit: str = "test top-1, %"
     paper_setting: str = ""  # what the paper's values were measured with
+    paper_data: str = ""  # and on; beside other data they are not shown. Empty: beside any
     # What makes the recipe small enough for this sweep; not used with a recipe of the user's.
     size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = ()  # empty: the recipe's own
+    mean_row: str = ""  # of a table of one column: a last row, the mean of the others
 
     def __post_init__(self) -> None:
         places = [cell_name(cell) for cell in self.cells]
@@ -94,6 +100,25 @@ def load_sweep(file: str) -> Sweep:
     if not isinstance(sweep, Sweep):
         raise UserError(f"--sweep ({path}): get_sweep must return a cone_jax.sweeps.Sweep")
     return sweep
+
+
+def beside(sweep: Sweep, config: ConfigDict) -> Sweep:
+    """`sweep` for the data of `config`: without the paper's values where those are of others."""
+    if not sweep.paper_data or _holds(config.data, sweep.paper_data):
+        return sweep
+    cells = tuple(dataclasses.replace(cell, paper=None) for cell in sweep.cells)
+    return dataclasses.replace(sweep, cells=cells, paper_setting="")
+
+
+def _holds(data: ConfigDict, name: str) -> bool:
+    """Whether a config's data are those that TFDS calls `name`; ImageNet may be a folder, too."""
+    if data.source == "tfds":
+        return re.split(r"[/:]", data.name)[0] == name
+    if data.source != "image_folder" or name != IMAGENET or not data.path:
+        return False
+    train = storage.path(data.path, "data.path") / "train"
+    folders = [path.name for path in train.iterdir()] if train.is_dir() else []
+    return sum(re.fullmatch(r"n\d{8}", folder) is not None for folder in folders) == 1000
 
 
 def base_config(sweep: Sweep) -> ConfigDict:
@@ -135,6 +160,8 @@ def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDic
             changed.update_from_flattened_dict({field: value})
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             raise UserError(f"sweep: {field} cannot be set to {value!r}: {error}") from error
+    if "derive" not in settings:
+        changed.derive = tuple(pair for pair in changed.derive if pair[0] not in settings)
     return changed
 
 

@@ -5,6 +5,7 @@ import re
 
 from cone_jax.analysis.paper_comparison import read_paper
 from cone_jax.errors import UserError
+from cone_jax.sweeps import definition
 from cone_jax.sweeps.definition import Axis, Cell, Sweep, grid
 
 IMAGENET = "configs/imagenet.py:resnet50,100ep"
@@ -36,7 +37,8 @@ def paper_sweep(
     """A table of the paper, on ImageNet or, with the option ``digits``, on digits.
 
     ``3seeds`` trains each cell three times. The paper's values are those of `table` in
-    docs/results/paper.csv, which has them in the order of the cells. `digits_cells` stand in
+    docs/results/paper.csv, which has them in the order of the cells; beside other data than
+    ImageNet they are not shown. `digits_cells` stand in
     the same places, for settings that make no sense at the small size.
     """
     digits, seeds = read_options(options)
@@ -54,6 +56,7 @@ def paper_sweep(
         row_name=row_name,
         column_name=column_name,
         paper_setting=PAPER_SETTING,
+        paper_data=definition.IMAGENET,
         seeds=seeds,
     )
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 import cone_jax
-from cone_jax import workdir
+from cone_jax import storage, workdir
 from cone_jax.console import Report
 from cone_jax.errors import TrainingFailed
 from cone_jax.sweeps.definition import Cell, Sweep, cell_config, cell_name, overrides
@@ -141,8 +141,7 @@ class _Children:
         root = str(Path(cone_jax.__file__).parent.parent)
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         log = run.directory / LOG_FILE
-        log.unlink(missing_ok=True)  # it might be a link
-        with log.open("w") as file:
+        with storage.streamed(log) as file:
             with self._lock:
                 if self._stopped:
                     return "not started"

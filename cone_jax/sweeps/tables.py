@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.analysis import figure_style, figures
 from cone_jax.analysis.figures import Matrix
 from cone_jax.analysis.tables import csv_table, markdown_table, one_decimal
@@ -64,6 +64,9 @@ def entries(sweep: Sweep, runs: Sequence[CellRun]) -> list[Entry]:
             metrics[sweep.metric] * sweep.factor for metrics in finished if metrics is not None
         )
         found.append(Entry(cell, values))
+    if sweep.mean_row:
+        means = tuple(entry.mean for entry in found if entry.mean is not None)
+        found.append(Entry(Cell(sweep.mean_row), means))
     return found
 
 
@@ -71,7 +74,7 @@ def write(sweep: Sweep, measured: Sequence[Entry], directory: Path) -> list[Path
     """Writes ``table.csv``, ``table.md``, ``table.png`` and ``table.svg``."""
     texts = {"table.csv": as_csv(sweep, measured), "table.md": as_markdown(sweep, measured)}
     for name, text in texts.items():
-        with atomic_file.replacing(directory / name) as unfinished:
+        with storage.replacing(directory / name) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
     paths = [directory / name for name in texts]
     if any(entry.values for entry in measured):
@@ -103,8 +106,12 @@ def as_markdown(sweep: Sweep, measured: Sequence[Entry]) -> str:
             for row in _order(entry.cell.row for entry in measured)
         ]
     else:
-        header = [sweep.row_name, "here", "paper"]
-        rows = [[e.cell.row, _ours(e), one_decimal(e.cell.paper)] for e in measured]
+        has_paper = any(e.cell.paper is not None for e in measured)
+        header = [sweep.row_name, "here", *(["paper"] if has_paper else [])]
+        rows = [
+            [e.cell.row, _ours(e), *([one_decimal(e.cell.paper)] if has_paper else [])]
+            for e in measured
+        ]
     return "\n".join([*lines, markdown_table(header, rows), ""])
 
 

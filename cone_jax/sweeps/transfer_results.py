@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.analysis.paper_comparison import read_paper
 from cone_jax.analysis.tables import markdown_table, one_decimal
 from cone_jax.errors import UserError
@@ -37,7 +37,7 @@ Rows = dict[str, dict[str, float]]
 
 def write(directory: Path, record: dict[str, Any]) -> None:
     """Keeps what a transfer found."""
-    with atomic_file.replacing(directory / RESULT_FILE) as unfinished:
+    with storage.replacing(directory / RESULT_FILE) as unfinished:
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
 
 
@@ -56,7 +56,7 @@ def write_table(directory: Path, records: Sequence[dict[str, Any]]) -> Path:
     """Writes `transfer.md`."""
     path = directory / TABLE_FILE
     directory.mkdir(parents=True, exist_ok=True)
-    with atomic_file.replacing(path) as unfinished:
+    with storage.replacing(path) as unfinished:
         unfinished.write_text(as_markdown(records), encoding="utf-8")
     return path
 

@@ -16,6 +16,8 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -26,13 +28,56 @@ from jax.experimental import multihost_utils
 
 from cone_jax.console import Report
 from cone_jax.errors import TrainingFailed
+from cone_jax.evaluation import registry
 from cone_jax.objectives import Metrics
 from cone_jax.training.run import Run
 from cone_jax.workdir.checkpoints import Checkpoints
-from cone_jax.workdir.metrics import BAD_BATCHES_FILE, MetricWriter
+from cone_jax.workdir.metrics import (
+    BAD_BATCHES_FILE,
+    METRICS_FILE,
+    MetricWriter,
+    read_records,
+)
 
 _CURE = "lower optimizer.learning_rate, set optimizer.clip_norm or nonfinite.policy=skip"
 _LISTED = 5  # records that a message names; the file has them all
+
+
+class Patience:
+    """Ends a run whose best metric does not get better: `evaluation.patience`.
+
+    What was measured before comes from the metrics file, so that a run that goes on ends where it
+    would have ended.
+    """
+
+    def __init__(self, run: Run, workdir: Path, first_step: int, report: Report) -> None:
+        self._limit = run.config.evaluation.patience
+        self._metric = run.config.checkpoint.best_metric
+        self._sign = -1.0 if self._limit and registry.lower_is_better(run.config) else 1.0
+        self._best, self._waited = -math.inf, 0
+        self._report: Report = lambda line: None
+        for record in read_records(workdir / METRICS_FILE) if self._limit else ():
+            if record["step"] <= first_step:
+                self.add(record)
+        self._report = report
+
+    @property
+    def exhausted(self) -> bool:
+        return 0 < self._limit <= self._waited
+
+    def add(self, scores: Mapping[str, float]) -> bool:
+        """Takes the scores of an evaluation, or none; whether the run is to end."""
+        if not self._limit or self._metric not in scores:
+            return False
+        value = self._sign * scores[self._metric]
+        self._waited = 0 if value > self._best else self._waited + 1
+        self._best = max(self._best, value)
+        if self.exhausted:
+            self._report(
+                f"{self._metric} has not been better for {self._waited} evaluations "
+                f"(evaluation.patience): training ends; its best is {abs(self._best):.4f}"
+            )
+        return self.exhausted
 
 
 class NonfiniteGuard:

@@ -10,19 +10,22 @@ from clu import parameter_overview
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from cone_jax import distributed, workdir
+from cone_jax import distributed, storage, workdir
 from cone_jax.console import Report, plain_lines
+from cone_jax.data import datasets
 from cone_jax.errors import Interrupted, UserError
 from cone_jax.evaluation import registry
+from cone_jax.evaluation.accuracy import interval_text
 from cone_jax.evaluation.registry import Evaluator
 from cone_jax.training import pretrained, train_log
-from cone_jax.training.faults import Interruption, NonfiniteGuard
+from cone_jax.training.faults import Interruption, NonfiniteGuard, Patience
 from cone_jax.training.run import Run
 from cone_jax.training.train_log import Profile, ProgressDisplay, TrainLog
-from cone_jax.training.train_state import TrainState
+from cone_jax.training.train_state import TrainState, laid_out
 from cone_jax.training.train_step import train_step
-from cone_jax.workdir import disk_errors, metrics
-from cone_jax.workdir.checkpoints import Checkpoints, Restored
+from cone_jax.workdir import lock, metrics
+from cone_jax.workdir.checkpoints import Checkpoints, Restored, write_failures_explained
+from cone_jax.workdir.lock import Lock
 from cone_jax.workdir.metrics import (
     METRICS_FILE,
     MetricWriter,
@@ -30,6 +33,10 @@ from cone_jax.workdir.metrics import (
     WandbMirror,
     latest_values,
 )
+
+_SHOWN_FILES = 20  # unreadable ones
+_FROM_SCRATCH = 0.05  # a learning rate of sgd that no trained network should start with
+_SMALL_TEST_SET = 2000  # an accuracy on fewer pictures is shown with its interval
 
 # Called after an evaluation to look at the state; must not change it.
 Watch = Callable[[Run, int, TrainState, MetricWriter], None]
@@ -51,31 +58,46 @@ def train(
         config.epochs = 5
         training.train(config, "runs/digits")["test/top1"]
     """
-    directory = Path(directory).expanduser().absolute()
+    directory = storage.path(directory, "workdir").absolute()
     primary = distributed.is_primary()
     console = (console or Console()) if primary else Console(quiet=True)
     say = plain_lines(console)
+    with workdir.unwritable_refused(directory):  # before anything is opened or compiled
+        storage.reach(directory, config.checkpoint.store_timeout, say)
+    config = _settled(config, directory, say)
     run = Run.open(config)
     metrics.check_wandb(config)
-    if config.init_from and not workdir.has_checkpoints(directory):
-        pretrained.check(run, say)
-    if primary:
-        with disk_errors.explained(directory):
+    if not workdir.has_checkpoints(directory):
+        _look_before_training(run, say)
+    with (
+        write_failures_explained(directory),
+        lock.held(directory, say, config.checkpoint.store_timeout) as ownership,
+    ):
+        if primary:
             workdir.claim(directory, config)
             workdir.keep_class_names(directory, run.dataset.class_names)
-    distributed.barrier("the workdir is claimed")
+        distributed.barrier("the workdir is claimed")
+        _train_to_the_end(run, directory, console, watch, ownership)
+    distributed.barrier("everything is written")
+    return latest_values(directory / METRICS_FILE)
+
+
+def _train_to_the_end(
+    run: Run, directory: Path, console: Console, watch: Watch | None, ownership: Lock | None
+) -> None:
+    """Trains in a directory that is this run's."""
+    config, say = run.config, plain_lines(console)
     keep, best_metric = config.checkpoint.keep, config.checkpoint.best_metric
     best = {"best_metric": best_metric, "lower_is_better": registry.lower_is_better(config)}
-    with (
-        disk_errors.explained(directory),
-        Checkpoints(directory, keep=keep, **best) as checkpoints,
-    ):
+    with Checkpoints(directory, keep=keep, **best) as checkpoints:
+        if ownership is not None:
+            ownership.watch(checkpoints)
         start = _resume(run, directory, checkpoints, say)
         first_step = int(start.state.step)
-        if first_step < run.total_steps:
+        if not _is_finished(run, directory, first_step):
             say(_parameter_line(start.state.params))
             with (
-                _open_writer(config, directory, first_step) as writer,
+                _open_writer(config, directory, first_step, ownership) as writer,
                 Interruption() as interruption,
             ):
                 parameters = parameter_overview.get_parameter_overview(
@@ -90,15 +112,51 @@ def train(
                         )
         else:
             say(f"{directory} is finished; another --workdir starts a new run")
-    distributed.barrier("everything is written")
-    return latest_values(directory / METRICS_FILE)
 
 
-def _open_writer(config: ConfigDict, directory: Path, first_step: int) -> MetricWriter:
-    if not distributed.is_primary():
+def _settled(config: ConfigDict, directory: Path, say: Report) -> ConfigDict:
+    """The config with whatever its recipe leaves open."""
+    if not config.derive:
+        return config
+    from cone_jax.training import plan  # most recipes leave nothing open
+
+    return plan.resolve(config, directory, say)
+
+
+def _is_finished(run: Run, directory: Path, step: int) -> bool:
+    return step >= run.total_steps or Patience(run, directory, step, print).exhausted
+
+
+def _look_before_training(run: Run, say: Report) -> None:
+    """What is wrong with data or weights comes out before anything is written."""
+    datasets.check_classes(run.dataset, run.config.data, say)
+    if run.config.data.source == "image_folder" and distributed.is_primary():
+        from cone_jax.data import inspection  # a run on arrays has no files to look at
+
+        bad, looked = inspection.quick_look(run.dataset.train, threads=run.config.data.threads)
+        for path, reason in bad[:_SHOWN_FILES]:
+            say(f"unreadable: {path}: {reason}")
+        if bad:
+            say(f"{len(bad)} of {looked:,} pictures cannot be read; --mode=check tells more")
+    optimizer = run.config.optimizer
+    if run.config.init_from:
+        pretrained.check(run, say)
+        gentle = optimizer.backbone_rate < 1 or optimizer.learning_rate < _FROM_SCRATCH
+        if optimizer.name == "sgd" and not gentle:
+            say(
+                f"warning: optimizer.learning_rate ({optimizer.learning_rate:g}) is one for "
+                "training from scratch and will undo much of init_from; configs/finetune.py is "
+                "made for it, or lower the rate or optimizer.backbone_rate"
+            )
+
+
+def _open_writer(
+    config: ConfigDict, directory: Path, first_step: int, ownership: Lock | None
+) -> MetricWriter:
+    if ownership is None:
         return SilentWriter()
     mirror = WandbMirror(config, directory) if config.wandb_project else None
-    return MetricWriter(directory, first_step, mirror)
+    return MetricWriter(directory, first_step, mirror, before_sync=ownership.check)
 
 
 def _run_stage(
@@ -114,7 +172,10 @@ def _run_stage(
     first_step = int(start.state.step)
     if first_step == stage.first_step > 0:
         start = start._replace(state=stage.start_from(start.state))
-    plain_lines(console)(_headline(stage, first_step))
+    say = plain_lines(console)
+    say(_headline(stage, first_step))
+    for line in stage.idle_terms():
+        say(line)
     display = ProgressDisplay(
         console,
         total_steps=stage.last_step,
@@ -122,6 +183,7 @@ def _run_stage(
         batch_size=stage.config.batch_size,
         first_step=first_step,
         epoch_zero=stage.first_step,
+        length_field="budget" if stage.config.derive else "epochs",
     )
     profile = Profile(stage.config.profile_steps, checkpoints.workdir)
     with display, train_log.explained(stage.config, stage.mesh), contextlib.closing(profile):
@@ -147,9 +209,10 @@ def _fit(
     first_step = int(state.step)
     stream = run.train_stream(first_step, display.say)
     guard = NonfiniteGuard(run, checkpoints, writer, display.say, start.progress["skipped"])
+    patience = Patience(run, checkpoints.workdir, first_step, display.say)
     for step, batch in enumerate(stream, start=first_step + 1):
         if step == first_step + 1:
-            display.say(train_log.overview(state, batch))
+            train_log.say_memory(state, batch, display.say)
         profile.before(step)
         state, metrics = train_step(state, batch)
         if traced := profile.after(step, metrics):
@@ -162,31 +225,38 @@ def _fit(
         due = [item for item, every in evaluators if last or (step - run.first_step) % every == 0]
         if due:
             guard.check()
-            for evaluator in due:
-                network = state.network(evaluator.network)
-                scores |= evaluator.named(evaluator.evaluate(run, network, display.say))
+            scores = _evaluate(run, due, state, display.say)
             log.write(step, scores)
-            display.say(_score_line(step, scores))
+            display.say(_score_line(run, step, scores))
             if watch is not None:
                 watch(run, step, state, writer)
             display.restart_clock(step)
-        stop = not last and interruption.requested(step)
-        if last or stop or (step - run.first_step) % save_every == 0:
+        ends = last or patience.add(scores)
+        stop = not ends and interruption.requested(step)
+        if ends or stop or (step - run.first_step) % save_every == 0:
             guard.check()
             guard.require_finite(step, state)
             log.flush()
             seconds = seconds_before + time.monotonic() - began
             writer.write_timing(step, {"time/seconds": seconds})
             writer.sync()
-            progress = {
-                "window": log.to_save(),
-                "seconds": seconds,
-                "skipped": guard.skipped,
-            }
+            progress = {"window": log.to_save(), "seconds": seconds, "skipped": guard.skipped}
             checkpoints.save(step, state, _data_state(run, step), progress, scores)
         if stop:
             raise Interrupted(step)
+        if ends:
+            break
     return Restored(state, _data_state(run, step), progress)
+
+
+def _evaluate(
+    run: Run, evaluators: list[Evaluator], state: TrainState, report: Report
+) -> dict[str, float]:
+    scores: dict[str, float] = {}
+    for evaluator in evaluators:
+        network = state.network(evaluator.network)
+        scores |= evaluator.named(evaluator.evaluate(run, network, report))
+    return scores
 
 
 def _resume(run: Run, directory: Path, checkpoints: Checkpoints, report: Report) -> Restored:
@@ -202,7 +272,7 @@ def _resume(run: Run, directory: Path, checkpoints: Checkpoints, report: Report)
             f"data: the checkpoint at step {step} was made with {restored.data}, "
             f"now the training set gives {expected}; restore the data or use another --workdir"
         )
-    return restored
+    return restored._replace(state=laid_out(restored.state))
 
 
 def _initial_state(run: Run, directory: Path, report: Report) -> TrainState:
@@ -247,11 +317,14 @@ def _headline(run: Run, first_step: int) -> str:
     )
 
 
-def _score_line(step: int, scores: dict[str, float]) -> str:
+def _score_line(run: Run, step: int, scores: dict[str, float]) -> str:
     """The first score of each evaluator, in one line; of the test split the loss as well."""
     shown: dict[str, str] = {}
     for name, score in scores.items():
         shown.setdefault(name.partition("/")[0], f"{name} {score:.4f}")
     if "test/top1" in scores:
-        shown["test"] = f"test top-1 {scores['test/top1']:.2%}, loss {scores['test/loss']:.4f}"
-    return f"step {step}: {', '.join(shown.values())}"
+        top1, tested = scores["test/top1"], len(run.dataset.test)
+        sure = f" ({interval_text(top1, tested)})" if tested < _SMALL_TEST_SET else ""
+        shown["test"] = f"test top-1 {top1:.2%}{sure}, loss {scores['test/loss']:.4f}"
+    epoch = (step - run.first_step) / run.steps_per_epoch
+    return f"step {step} (epoch {epoch:.4g}): {', '.join(shown.values())}"

@@ -1,6 +1,6 @@
 """Optimisers by name, assembled from optax, and the learning rate as a function of the step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -83,28 +83,81 @@ OPTIMIZERS: dict[str, Callable[[Optimizer, optax.Schedule], optax.GradientTransf
 }
 
 
-def create(settings: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
+def create(
+    settings: Optimizer, rate: optax.Schedule, steps_per_epoch: int = 1
+) -> optax.GradientTransformation:
     """The optimiser that a config section describes, following the schedule `rate`."""
     if settings.name not in OPTIMIZERS:
         cure = closest(settings.name, OPTIMIZERS)
         raise UserError(f"optimizer.name ({settings.name!r}) is unknown; {cure}")
     optimizer = OPTIMIZERS[settings.name](settings, rate)
+    if settings.backbone_rate < 1 or settings.head_epochs > 0:
+        head_steps = round(settings.head_epochs * steps_per_epoch)
+        optimizer = optax.chain(optimizer, scale_backbone(settings.backbone_rate, head_steps))
     if settings.clip_norm > 0:
         return optax.chain(optax.clip_by_global_norm(settings.clip_norm), optimizer)
     return optimizer
+
+
+def scale_backbone(factor: float, head_steps: int) -> optax.GradientTransformation:
+    """Multiplies the backbone's updates by `factor`, and by 0 in the first `head_steps`.
+
+    That is a learning rate of its own: all optimisers here end with a product with the rate.
+    """
+
+    def init(params: Any) -> optax.ScaleByScheduleState:
+        return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
+
+    def update(
+        updates: Any, state: optax.ScaleByScheduleState, params: Any = None
+    ) -> tuple[Any, optax.ScaleByScheduleState]:
+        now = jnp.where(state.count < head_steps, 0.0, factor)
+        scaled = {
+            part: jax.tree.map(lambda x: x * now.astype(x.dtype), tree)
+            if part == "backbone"
+            else tree
+            for part, tree in updates.items()
+        }
+        return scaled, optax.ScaleByScheduleState(count=state.count + 1)
+
+    return optax.GradientTransformation(init, update)
 
 
 def decay_mask(scope: str) -> Mask | None:
     """Which parameters are decayed.
 
     ``all`` (None here); ``exclude_1d``: only the weights of convolutions and linear layers, which
-    leaves out biases, norms, and a transformer's class token and positions, whatever their axes.
+    leaves out biases, norms, and a transformer's class token and positions, whatever their axes;
+    ``exclude_norms``: everything but norms.
     """
     if scope == "all":
         return None
+    if scope == "exclude_norms":
+        return _outside_norms
     return lambda params: jax.tree_util.tree_map_with_path(
         lambda path, _: path[-1].key == "kernel", params
     )
+
+
+def _outside_norms(params: Any) -> Any:
+    """False for the parameters of norms, which are the layers that have a scale."""
+    if not isinstance(params, Mapping):
+        return True
+    is_norm = "scale" in params
+    return {name: False if is_norm else _outside_norms(part) for name, part in params.items()}
+
+
+def sparing(
+    optimizer: optax.GradientTransformation, is_constant: Callable[[Sequence[str]], bool]
+) -> optax.GradientTransformation:
+    """The optimiser without its updates, weight decay included, of constant parameters."""
+
+    def constants(updates: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, _: is_constant([entry.key for entry in path]), updates
+        )
+
+    return optax.chain(optimizer, optax.masked(optax.set_to_zero(), constants))
 
 
 def peak_learning_rate(settings: Optimizer, batch_size: int) -> float:
@@ -121,14 +174,13 @@ def scheduled_rate(
     return learning_rate(
         peak,
         total_steps=total_steps,
-        warmup_steps=round(schedule.warmup_epochs * steps_per_epoch),
+        warmup_steps=schedule.warmup(steps_per_epoch),
         warmup_start=schedule.warmup_start,
         decay=schedule.decay,
         floor=schedule.floor,
         steps_per_unit=steps_per_epoch if schedule.unit == "epoch" else 1,
-        milestones=[
-            (round(epoch * steps_per_epoch), factor) for epoch, factor in schedule.milestones
-        ],
+        milestones=schedule.milestone_steps
+        or [(round(epoch * steps_per_epoch), factor) for epoch, factor in schedule.milestones],
         exponential=(
             max(round(schedule.decay_epochs * steps_per_epoch), 1),
             schedule.decay_factor,
@@ -184,3 +236,12 @@ def learning_rate(
         return joined(jnp.where(step < warmup_steps, step, jnp.maximum(held, warmup_steps)))
 
     return rate
+
+
+def updates_made(opt_state: Any) -> jax.Array:
+    """How many updates the optimiser's learning-rate schedule has counted."""
+
+    def of_schedule(path: Any, value: Any) -> bool:
+        return getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState"
+
+    return optax.tree.get(opt_state, "count", filtering=of_schedule)

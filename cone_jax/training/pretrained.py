@@ -12,19 +12,21 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cone_jax import interop, models, workdir
+from cone_jax import interop, models, storage, workdir
 from cone_jax.config.run_config import load_recipe
 from cone_jax.console import Report
 from cone_jax.data import datasets
 from cone_jax.errors import UserError
-from cone_jax.interop import ImportReport, IncompleteImport, metadata
+from cone_jax.interop import ImportReport, IncompleteImport, hub, metadata
+from cone_jax.models import ModelSpec
 from cone_jax.settings import Model
 from cone_jax.training.run import Run
 from cone_jax.training.run_directory import RunDirectory
 from cone_jax.training.train_state import TrainState
 
-# Options of an architecture that decide the shapes of its weights.
-_SHAPE_OPTIONS = ("width", "last_width")
+# Options of an architecture that its weights are made for.
+_WEIGHT_OPTIONS = ("width", "last_width", "distilled", "channel_order", "stride_in_1x1")
+_INPUT_FIELDS = ("data.mean", "data.std", *(f"model.options.{name}" for name in _WEIGHT_OPTIONS))
 _SHOWN = 20  # names that are not simply mapped
 
 
@@ -36,8 +38,11 @@ def adopt(config: ConfigDict, recipe: str, step: str) -> ConfigDict:
     `step`, so that it means the same network as long as a grid takes. Of bare weights nothing is
     known.
     """
-    path = Path(config.init_from).expanduser()
     adopted = config.copy_and_resolve_references()
+    if hub.is_reference(config.init_from):
+        _apply(_of_published(hub.fetch(config.init_from)), config, recipe, adopted)
+        return adopted
+    path = storage.path(config.init_from, "init_from")
     if (path / workdir.CONFIG_FILE).exists():
         run = RunDirectory.open(path)
         adopted.init_from = str(run.checkpoint(step))
@@ -48,11 +53,63 @@ def adopt(config: ConfigDict, recipe: str, step: str) -> ConfigDict:
         known = _of_export(path)
     else:
         known = {}
-    given, stated = (workdir.flatten(c) for c in (config, load_recipe(*recipe.split(":", 1))))
-    for field, value in known.items():
-        if given[field] == stated[field] and value is not None:
-            adopted.update_from_flattened_dict({field: value})
+    _apply(known, config, recipe, adopted)
     return adopted
+
+
+def _apply(
+    known: dict[str, Any], config: ConfigDict, recipe: str, adopted: ConfigDict
+) -> list[str]:
+    """Sets what the user has left as `recipe` has it; returns the fields that changed."""
+    given, stated = (workdir.flatten(c) for c in (config, load_recipe(*recipe.split(":", 1))))
+    changed = []
+    for field, value in known.items():
+        if given[field] == stated[field] and value is not None and value != given[field]:
+            adopted.update_from_flattened_dict({field: value})
+            changed.append(field)
+    return changed
+
+
+def adopt_input(config: ConfigDict, recipe: str, directory: Path, report: Report) -> ConfigDict:
+    """`config` with what published weights need at the input, where the user has not set it.
+
+    Of runs and exports these are only the options that they were made with. A run that goes on
+    keeps what it began with.
+    """
+    adopted = config.copy_and_resolve_references()
+    if workdir.has_checkpoints(directory):
+        stored = workdir.flatten(workdir.load_config(directory))
+        _apply({field: stored.get(field) for field in _INPUT_FIELDS}, config, recipe, adopted)
+        return adopted
+    known, fields = _known(config.init_from, report)
+    known = {field: value for field, value in known.items() if field in fields}
+    for field in _apply(known, config, recipe, adopted):
+        report(f"{field} = {known[field]}, as {config.init_from} needs it")
+    return adopted
+
+
+def _known(init_from: str, report: Report) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What weights say of themselves, and which of it a training run takes over."""
+    if hub.is_reference(init_from):
+        fetched = hub.fetch(init_from)
+        if fetched.metadata:
+            report(f"{init_from} was evaluated with {', '.join(fetched.metadata.transforms)}")
+        return _of_published(fetched), _INPUT_FIELDS
+    path = storage.path(init_from, "init_from")
+    options = _INPUT_FIELDS[2:]
+    if (path / workdir.CONFIG_FILE).exists():
+        return _of_run(workdir.load_config(path)), options
+    return (_of_export(path), options) if (path / metadata.FILE).exists() else ({}, ())
+
+
+def _of_published(fetched: hub.Fetched) -> dict[str, Any]:
+    described = fetched.metadata
+    return {
+        **({"model.name": fetched.network} if fetched.network else {}),
+        **(_of_spec(fetched.spec) if fetched.spec else {}),
+        **({"data.mean": described.mean, "data.std": described.std} if described else {}),
+        **{f"model.options.{name}": value for name, value in fetched.options.items()},
+    }
 
 
 def check_weights(config: ConfigDict) -> str:
@@ -74,7 +131,7 @@ def check_weights(config: ConfigDict) -> str:
 
 
 def _of_run(run: ConfigDict) -> dict[str, Any]:
-    options = {f"model.options.{name}": run.model.options[name] for name in _SHAPE_OPTIONS}
+    options = {f"model.options.{name}": run.model.options.get(name) for name in _WEIGHT_OPTIONS}
     return {
         "model.name": run.model.name,
         "model.stem": run.model.stem,
@@ -86,16 +143,14 @@ def _of_run(run: ConfigDict) -> dict[str, Any]:
 
 def _of_export(path: Path) -> dict[str, Any]:
     _, spec, described = metadata.read(path)
+    return {**_of_spec(spec), "data.mean": described.mean, "data.std": described.std}
+
+
+def _of_spec(spec: ModelSpec) -> dict[str, Any]:
     options = {
-        f"model.options.{name}": value for name, value in spec.options if name in _SHAPE_OPTIONS
+        f"model.options.{name}": value for name, value in spec.options if name in _WEIGHT_OPTIONS
     }
-    return {
-        "model.name": spec.name,
-        "model.stem": spec.stem,
-        **options,
-        "data.mean": described.mean,
-        "data.std": described.std,
-    }
+    return {"model.name": spec.name, "model.stem": spec.stem, **options}
 
 
 def _account(report: ImportReport) -> str:

@@ -38,23 +38,29 @@ class Run:
     following: "Run | None" = None  # the next stage
 
     @classmethod
-    def open(cls, config: ConfigDict) -> "Run":
-        """Checks the config against itself, the devices and the data. Writes nothing."""
+    def open(cls, config: ConfigDict, dataset: Dataset | None = None) -> "Run":
+        """Checks the config against itself, the devices and the data. Writes nothing.
+
+        `dataset` stands in for the one that the config names.
+        """
         config_lib.validate(config)
         mesh = distributed.make_mesh()
-        distributed.check_divisible("evaluation.batch_size", config.evaluation.batch_size, mesh)
-        dataset = datasets.open_dataset(config.data)
+        check_batches(config, mesh.size)
+        dataset = dataset or datasets.open_dataset(config.data)
         share = Share(jax.process_index(), jax.process_count())
         first, *later = config_lib.stage_configs(config)
-        distributed.check_divisible("batch_size", first.batch_size, mesh, first.accumulate)
-        needs = objectives.chosen(first.objective).needs
+        objective = objectives.chosen(first.objective)
+        needs = objective.needs
+        datasets.check_labels(config, dataset, needs.labels)
+        objective.check_data(dataset.train)
         prior = datasets.class_shares(dataset.train) if needs.class_prior else None
 
         def stage(config: ConfigDict, first_step: int) -> Run:
+            order = datasets.train_order(config, len(dataset.train), dataset.train)
             learner = train_state.build_learner(
                 config,
                 num_classes=dataset.num_classes,
-                steps_per_epoch=datasets.train_order(config, len(dataset.train)).steps_per_epoch,
+                steps_per_epoch=order.steps_per_epoch,
                 mesh=mesh,
                 first_step=first_step,
                 class_prior=prior,
@@ -63,10 +69,10 @@ class Run:
 
         run = stage(first, 0)
         for stage_config in later:
-            distributed.check_divisible("linear_stage.batch_size", stage_config.batch_size, mesh)
             run = dataclasses.replace(run, following=stage(stage_config, run.last_step))
         for each in run.stages:
-            each._check_image_size()
+            # Finds out before training whether the transforms give what the model expects.
+            each._train_batches.check_size(each.config.data.image_size)
             _ = each.evaluators  # prepared before the first batch
         return run
 
@@ -144,7 +150,7 @@ class Run:
         return whole[step - 1 - stage.first_step]
 
     @functools.cached_property
-    def _train_batches(self) -> pipeline.TrainBatches:
+    def _train_batches(self) -> Any:
         """This process's share of every batch of this stage."""
         length = self.last_step - self.first_step
         return datasets.train_batches(self.config, self.dataset.train, length, self.share)
@@ -183,9 +189,7 @@ class Run:
             tally.add(batch.pop("damaged"))
             yield batch
 
-    def _read(
-        self, batches: pipeline.TrainBatches | pipeline.EvalBatches, start: int
-    ) -> Iterator[pipeline.HostBatch]:
+    def _read(self, batches: Any, start: int) -> Iterator[pipeline.HostBatch]:
         data = self.config.data
         return pipeline.read_ahead(
             batches,
@@ -195,17 +199,37 @@ class Run:
             workers=data.workers,
         )
 
-    def _check_image_size(self) -> None:
-        """Finds out before training whether the transforms give what the model expects."""
-        size = self.config.data.image_size
-        batches = self._train_batches
-        sample = batches.sample(batches.order[0])["image"]
-        if sample.shape[-3:] != (size, size, 3):
-            height, width, _ = sample.shape[-3:]
-            raise UserError(
-                f"data.image_size ({size}) does not fit data.train_transforms, which give "
-                f"{height} x {width} pixels"
+    def idle_terms(self) -> Iterator[str]:
+        """A line about each part of the method that most of this stage would do without."""
+        settings, total = self.learner.settings, self.last_step - self.first_step
+        name, objective = settings.objective.name, self.learner.objective
+        rows = settings.batch_size * (2 if objective.needs.views == "rows" else 1)
+        first = objective.first_active_step(
+            steps_per_epoch=self.steps_per_epoch,
+            steps_to_fill_bank=-(-settings.bank.size // rows),
+        )
+        if 2 * first > total:
+            yield (
+                f"warning: the terms that {name} adds to cross-entropy count in "
+                f"{max(total - first, 0):,} of {total:,} steps (the bank of "
+                f"{settings.bank.size:,} rows and objective.{name}.start_epochs wait until step "
+                f"{first:,}): train longer or lower bank.size"
             )
+        warmup = round(settings.schedule.warmup_epochs * self.steps_per_epoch)
+        if 2 * warmup > total:
+            yield (
+                f"warning: schedule.warmup_epochs ({settings.schedule.warmup_epochs:g}) takes "
+                f"{min(warmup, total):,} of {total:,} steps: train longer or lower it"
+            )
+
+
+def check_batches(config: ConfigDict, devices: int) -> None:
+    """`UserError` where the batches of a run cannot be split over that many devices."""
+    first, *later = config_lib.stage_configs(config)
+    distributed.check_divisible("evaluation.batch_size", config.evaluation.batch_size, devices)
+    distributed.check_divisible("batch_size", first.batch_size, devices, first.accumulate)
+    for stage in later:
+        distributed.check_divisible("linear_stage.batch_size", stage.batch_size, devices)
 
 
 def _only_backbone(collection: dict[str, Any]) -> dict[str, Any]:

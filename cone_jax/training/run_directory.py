@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
-from cone_jax import models, workdir
+from cone_jax import models, objectives, storage, workdir
 from cone_jax.console import Metric
 from cone_jax.data import datasets, transforms
 from cone_jax.data.datasets import Dataset
@@ -46,7 +47,7 @@ class Series(NamedTuple):
 class DeployedNetwork(NamedTuple):
     """The network that a run is for: the averaged one where the run kept one."""
 
-    encoder: models.Encoder
+    encoder: models.Encoder  # or a detector
     variables: dict[str, Any]  # NumPy arrays
     metadata: ExportMetadata
 
@@ -61,12 +62,29 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path | str) -> "RunDirectory":
         """Reads the config; `UserError` where `path` is not the directory of a run."""
-        path = Path(path).expanduser()
+        path = storage.path(path, "workdir")
         return cls(path, workdir.load_config(path))
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether the network is a detector."""
+        return objectives.chosen(self.config.objective).needs.labels == "objects"
+
+    def require_classes(self, mode: str) -> None:
+        """`UserError` where the network is a detector, which `mode` cannot make use of."""
+        if self.has_objects:
+            raise UserError(
+                f"--mode={mode} is for classifiers, but --workdir ({self.path}) is the run of a "
+                "detector; for one there are evaluate, predict, export, report and compare"
+            )
 
     @property
     def name(self) -> str:
         return self.path.absolute().name
+
+    def title(self, step: int) -> str:
+        """How results call the network of a checkpoint."""
+        return f"{self.path}, step {step:,}"
 
     @functools.cached_property
     def records(self) -> Sequence[dict[str, Any]]:
@@ -119,10 +137,12 @@ class RunDirectory:
         number = self.resolve(step)
         variables = files.read_checkpoint(self.checkpoint(number))
         config = config_lib.deployed(self.config)
-        num_classes = variables["params"]["classifier"]["kernel"].shape[-1]
-        encoder = models.from_settings(Model.read(config.model), num_classes)
+        num_classes = _num_classes(variables["params"])
+        encoder = network_of(config, num_classes)
         names = self.class_names(num_classes)
         description = describe(config, names, run=self.path.name, step=number)
+        if self.has_objects:
+            return DeployedNetwork(encoder, variables, description)
         expected = models.abstract_variables(encoder, description.image_size)
         if flatten_dict(expected).keys() != flatten_dict(variables).keys():
             raise UserError(
@@ -185,15 +205,32 @@ class RunDirectory:
         return bank if int(bank.filled) else None
 
 
+def network_of(config: ConfigDict, num_classes: int) -> models.Encoder:
+    """The network that a config describes: an encoder, or its method's own."""
+    objective, model = objectives.chosen(config.objective), Model.read(config.model)
+    detector = objective.network(model, num_classes, jax.default_backend())
+    return detector or models.from_settings(model, num_classes)
+
+
+def _num_classes(params: dict[str, Any]) -> int:
+    """Of a classifier, or of a detector, whose first class is the background."""
+    if "classifier" in params:
+        return int(params["classifier"]["kernel"].shape[-1])
+    return int(params["box_predictor"]["logits"]["bias"].shape[-1]) - 1
+
+
 def describe(config: ConfigDict, class_names: tuple[str, ...], **origin: Any) -> ExportMetadata:
     """What a config says about the use of its network; `origin` is kept as it is."""
     data = config.data
-    size = transforms.parse(data.test_transforms).output_size()
+    size = None
+    if objectives.chosen(config.objective).needs.labels == "class":
+        size = transforms.parse(data.test_transforms).output_size()
     return ExportMetadata(
         class_names=class_names,
         image_size=size[0] if size else data.image_size,
         mean=tuple(data.mean),
         std=tuple(data.std),
         transforms=tuple(data.test_transforms),
+        pixels=data.test_pixels,
         origin=origin,
     )

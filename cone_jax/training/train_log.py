@@ -6,6 +6,9 @@ lines elsewhere.
 """
 
 import contextlib
+import os
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +30,7 @@ from rich.progress import (
 )
 
 from cone_jax import distributed, objectives
-from cone_jax.console import Chart, Metric, plain_lines
+from cone_jax.console import Chart, Metric, Report, duration, plain_lines
 from cone_jax.errors import TrainingFailed
 from cone_jax.evaluation.accuracy import ACCURACY_CHART
 from cone_jax.objectives import Metrics
@@ -40,6 +43,47 @@ from cone_jax.workdir.metrics import MetricWriter
 SHOWN = ("loss", "loss_ce", "loss_sup_in", "loss_sup_out", "loss_dc", "top1")
 BAR_WIDTH = 52  # columns for everything but the metrics
 PLAIN_INTERVAL = 10.0  # seconds between lines when the output is no terminal
+# An estimate is made of so many steps or seconds, and told where it is longer than this.
+ESTIMATE_STEPS, ESTIMATE_SECONDS, ESTIMATE_WORTH = 20, 5.0, 60.0
+
+
+class Estimate:
+    """How long a run will take, as its first steps suggest; told once."""
+
+    def __init__(
+        self, total_steps: int, hint: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._total, self._hint, self._clock = total_steps, hint, clock
+        self._first: tuple[int, float] | None = None
+        self._told = False
+
+    def add(self, step: int) -> Iterator[str]:
+        """To be called when `step` has been dispatched, which is when the one before is done."""
+        if self._told:
+            return
+        if self._first is None or step == self._first[0] + 1:  # the first includes compilation
+            self._first = self._first or (step, 0.0)
+            self._first = (self._first[0], self._clock())
+            return
+        taken, steps = self._clock() - self._first[1], step - self._first[0] - 1
+        if steps < ESTIMATE_STEPS and taken < ESTIMATE_SECONDS:
+            return
+        self._told = True
+        left = (self._total - step) * taken / steps
+        if left < ESTIMATE_WORTH:
+            return
+        yield f"about {duration(left)} on {machine()}; {self._hint}"
+        if jax.default_backend() == "cpu":  # more than the step needs: the C library keeps some
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            size = peak if sys.platform == "darwin" else 1024 * peak
+            yield f"memory that the process has taken so far: {readable(size)}"
+
+
+def machine() -> str:
+    """What computes, in a few words."""
+    if jax.default_backend() == "cpu":
+        return f"these {len(os.sched_getaffinity(0))} cores"
+    return f"{jax.device_count()} x {jax.devices()[0].device_kind}"
 
 
 class ProgressDisplay:
@@ -54,6 +98,7 @@ class ProgressDisplay:
         batch_size: int,
         first_step: int,
         epoch_zero: int = 0,
+        length_field: str = "epochs",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
@@ -65,6 +110,7 @@ class ProgressDisplay:
         self._clock = clock
         self._mark = (first_step, clock())
         self._last_line = float("-inf")
+        self._estimate = Estimate(total_steps, f"--config.{length_field} changes it", clock)
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("epoch {task.fields[epoch]}"),
@@ -90,6 +136,8 @@ class ProgressDisplay:
     def advance(self, step: int) -> None:
         """Says that `step` steps have been taken."""
         self._bar.update(self._task, completed=step, epoch=self._epoch(step))
+        for line in self._estimate.add(step):
+            self.say(line)
 
     def report(self, step: int, metrics: Mapping[str, float]) -> float:
         """Shows the metrics up to `step`; returns the images/s since the last report."""
@@ -266,6 +314,12 @@ PARTS = {
 }
 # XLA's word for it, on all backends.
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
+
+
+def say_memory(state: TrainState, batch: Batch, say: Report) -> None:
+    """Tells the overview, and before it why there is nothing to see for a while."""
+    say("compiling the training step")
+    say(overview(state, batch))
 
 
 def overview(state: TrainState, batch: Batch) -> str:

@@ -7,13 +7,14 @@ learner whose functions it is used with.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -24,6 +25,14 @@ from cone_jax.settings import Average, Mixing, Settings
 from cone_jax.training import optimizers
 
 Tree = Any
+
+# What `model.sharding` splits: everything that is as large as the parameters.
+SPLIT_FIELDS = ("params", "opt_state", "ema_params", "averaged")
+
+# Where the bank's matrices need a layout of their own. A TPU stores them by columns unless the
+# width is a multiple of 128, but rows are read and written: it would transpose the whole bank twice
+# in every step. A copy in memory only; checkpoints do not know of it.
+BANK_LAYOUTS = {"tpu": Layout((0, 1))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +113,11 @@ class Learner:
         return self.settings.steps or max(round(epochs * self.steps_per_epoch), 1)
 
     @property
+    def sharded(self) -> bool:
+        """Whether each device keeps a part of the parameters, and of what is as large as they."""
+        return self.settings.model.sharding == "sharded" and self.mesh.size > 1
+
+    @property
     def mean(self) -> tuple[float, ...]:
         return self.settings.data.mean
 
@@ -118,8 +132,11 @@ class Learner:
 
     @functools.cached_property
     def encoder(self) -> models.Encoder:
+        """The network; of a method that trains another than an encoder, that one."""
         platform = self.platform or distributed.platform(self.mesh)
-        return models.from_settings(self.settings.model, self.num_classes, platform)
+        model, classes = self.settings.model, self.num_classes
+        network = self.objective.network(model, classes, platform)
+        return cast(models.Encoder, network or models.from_settings(model, classes, platform))
 
     @functools.cached_property
     def learning_rate(self) -> optax.Schedule:
@@ -133,7 +150,12 @@ class Learner:
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        return optimizers.create(self.settings.optimizer, self.learning_rate)
+        optimizer = optimizers.create(
+            self.settings.optimizer, self.learning_rate, self.steps_per_epoch
+        )
+        if not self.objective.needs.constants:
+            return optimizer
+        return optimizers.sparing(optimizer, self.objective.is_constant)
 
     @functools.cached_property
     def key_momentum(self) -> optax.Schedule:
@@ -147,7 +169,7 @@ class Learner:
             self.settings.average,
             batch_size=self.settings.batch_size,
             epochs=self.total_steps / self.steps_per_epoch,
-            copy_steps=round(self.settings.schedule.warmup_epochs * self.steps_per_epoch),
+            copy_steps=self.settings.schedule.warmup(self.steps_per_epoch),
         )
 
 
@@ -157,7 +179,7 @@ def build_learner(config: ConfigDict, **others: Any) -> Learner:
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """The state between two steps; replicated over all devices, unless the bank is split.
+    """The state between two steps; replicated over all devices, but for what the config splits.
 
     The fields of the momentum network and the bank are None for an objective that has no use
     for them, `averaged` unless the config asks for it. `learner` is not data: it holds the
@@ -208,9 +230,12 @@ class TrainState(flax.struct.PyTreeNode):
         Each gets buffers of its own: a donated buffer must not be in the state twice.
         """
 
+        mesh, sharded = self.learner.mesh, self.learner.sharded
+
         def placed(collection: Tree) -> Tree:
-            replicated = distributed.replicated(self.learner.mesh)
-            return jax.device_put(jax.tree.map(np.array, collection), replicated)
+            own = jax.tree.map(np.array, collection)
+            places = weight_shardings(mesh, own) if sharded else distributed.replicated(mesh)
+            return jax.device_put(own, places)
 
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
         has_key, has_average = self.ema_params is not None, self.averaged is not None
@@ -261,7 +286,7 @@ def init_state(
 
 def create_state(learner: Learner, rng: jax.Array) -> TrainState:
     """The state before the first step of the learner's stage, on its mesh."""
-    return _creator(distributed.platform(learner.mesh))(rng, learner=learner)
+    return laid_out(_creator(distributed.platform(learner.mesh))(rng, learner=learner))
 
 
 def abstract_state(learner: Learner) -> TrainState:
@@ -270,17 +295,45 @@ def abstract_state(learner: Learner) -> TrainState:
     return jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
         shapes,
-        shardings(shapes),
+        placements(shapes),
     )
 
 
 def shardings(state: TrainState) -> TrainState:
-    """Where each array of the state is: on every device, but for the rows of a split bank."""
+    """Where each array of the state is: on every device, unless the config splits it over them."""
     mesh = state.learner.mesh
     places = jax.tree.map(lambda _: distributed.replicated(mesh), state)
+    if state.learner.sharded:
+        parts = {name: weight_shardings(mesh, getattr(state, name)) for name in SPLIT_FIELDS}
+        places = places.replace(**parts)
     if state.bank is None:
         return places
     return places.replace(bank=memory_bank.shardings(state.bank, mesh))
+
+
+def weight_shardings(mesh: Mesh, weights: Tree) -> Tree:
+    """Where parameters, or what has their shapes, are when they are split over the devices."""
+    return jax.tree.map(lambda array: distributed.split_longest(mesh, array.shape), weights)
+
+
+def placements(state: TrainState) -> TrainState:
+    """`shardings`, and the layout of the bank's matrices where the platform asks for one."""
+    places = shardings(state)
+    layout = BANK_LAYOUTS.get(distributed.platform(state.learner.mesh))
+    if state.bank is None or layout is None:
+        return places
+
+    def place(column: jax.Array, sharding: Any) -> Any:
+        return Format(layout, sharding) if column.ndim == 2 else sharding
+
+    return places.replace(bank=jax.tree.map(place, state.bank, places.bank))
+
+
+def laid_out(state: TrainState) -> TrainState:
+    """The state as its step takes and leaves it: what comes from elsewhere has other layouts."""
+    if state.bank is None or distributed.platform(state.learner.mesh) not in BANK_LAYOUTS:
+        return state
+    return state.replace(bank=jax.device_put(state.bank, placements(state).bank, donate=True))
 
 
 def trainable(learner: Learner, params: Tree) -> Tree:
@@ -311,7 +364,8 @@ def _create(rng: jax.Array, *, learner: Learner) -> TrainState:
     size, needs = learner.settings.data.image_size, learner.objective.needs
     params_rng, bank_rng, step_rng = jax.random.split(rng, 3)
     images = jnp.zeros((1, size, size, 3), jnp.float32)
-    output, variables = learner.encoder.init_with_output(params_rng, images, train=False)
+    others = [jnp.full((1, 2), size, jnp.int32) for _ in learner.encoder.inputs]
+    output, variables = learner.encoder.init_with_output(params_rng, images, *others, train=False)
     params, batch_stats = variables["params"], variables.get("batch_stats", {})
     return TrainState(
         step=jnp.asarray(learner.first_step, jnp.int32),

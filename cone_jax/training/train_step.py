@@ -7,6 +7,7 @@ optimiser, but one bad batch would spoil BatchNorm's statistics, the momentum ne
 and thousands of steps' keys in the bank for good, so the choice is made once, for all of them.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,17 @@ from cone_jax.data import on_device
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
 from cone_jax.objectives import Activation, ClassCentres, Metrics, MixedLabels, Needs, StepInputs
-from cone_jax.training.train_state import Learner, TrainState, Tree, shardings, trainable
+from cone_jax.training import optimizers
+from cone_jax.training.train_state import (
+    BANK_LAYOUTS,
+    Learner,
+    TrainState,
+    Tree,
+    placements,
+    shardings,
+    trainable,
+    weight_shardings,
+)
 
 Batch = dict[str, jax.Array]
 
@@ -66,7 +77,9 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         state = state.replace(ema_params=momentum.update(state.ema_params, state.params, m))
 
     take = _pass_in_parts if settings.accumulate > 1 else _pass_batch
-    passed = take(state, batch, rng)
+    passed = take(_gathered(state) if learner.sharded else state, batch, rng)
+    if learner.sharded:
+        passed = _scattered(passed, state)
     state = passed.state
     trained = trainable(learner, state.params)
     updates, opt_state = learner.optimizer.update(passed.gradients, state.opt_state, trained)
@@ -95,6 +108,26 @@ def _train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
     # Without this the compiler is free to leave parts of the state split over devices.
     placed = jax.lax.with_sharding_constraint(state, shardings(state))
     return placed, jax.lax.with_sharding_constraint(metrics, distributed.replicated(learner.mesh))
+
+
+def _gathered(state: TrainState) -> TrainState:
+    """The state with whole networks on every device, which is how they meet the batch.
+
+    Left to itself the compiler may split a layer's arithmetic as its weights are split, and send
+    activations instead, which are larger.
+    """
+    whole = distributed.replicated(state.learner.mesh)
+    networks = {"params": state.params, "ema_params": state.ema_params}
+    return state.replace(**jax.lax.with_sharding_constraint(networks, whole))
+
+
+def _scattered(passed: BatchResult, before: TrainState) -> BatchResult:
+    """The result with networks and gradients in parts again, which is how they are updated."""
+    places = weight_shardings(before.learner.mesh, passed.gradients)
+    return passed._replace(
+        gradients=jax.lax.with_sharding_constraint(passed.gradients, places),
+        state=passed.state.replace(params=before.params, ema_params=before.ema_params),
+    )
 
 
 def _pass_in_parts(state: TrainState, batch: Batch, rng: jax.Array) -> BatchResult:
@@ -136,12 +169,13 @@ def _pass_in_parts(state: TrainState, batch: Batch, rng: jax.Array) -> BatchResu
 
 
 def _pass_batch(state: TrainState, batch: Batch, rng: jax.Array) -> BatchResult:
-    """Key, query, loss against the bank, gradient. The parameters stay as they are.
-
-    `batch` holds ``image`` uint8 [B, H, W, 3] (or [B, 2, H, W, 3], two views), ``label`` [B] and
-    ``id`` [B].
-    """
+    """Key, query, loss against the bank, gradient. The parameters stay as they are."""
     learner, needs = state.learner, state.learner.objective.needs
+    if needs.labels == "objects":
+        images = on_device.normalise_images(batch["image"], learner.mean, learner.std)
+        compute = learner.objective.batch_gradients
+        gradients, metrics, stats = compute(learner.encoder, state.variables, images, batch, rng)
+        return BatchResult(gradients, metrics, state.replace(batch_stats=stats), {})
     rngs = jax.random.split(rng, 3)
     rows = _arrange(learner, batch, rngs[0])
     key: EncoderOutput | None = None
@@ -309,8 +343,8 @@ def _keep_if(
         after.replace(bank=None),
         before.replace(bank=None),
     )
-    updates_made = _schedule_count(before.opt_state)
-    rate = jnp.asarray(before.learner.learning_rate(updates_made), jnp.float32)
+    made = optimizers.updates_made(before.opt_state)
+    rate = jnp.asarray(before.learner.learning_rate(made), jnp.float32)
     skipped = jnp.logical_not(finite).astype(jnp.float32)
     kept = kept.replace(step=after.step, bank=after.bank)
     return kept, {**metrics, "learning_rate": rate, "skipped": skipped}
@@ -326,13 +360,41 @@ def all_finite(tree: Any) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
 
-def _schedule_count(opt_state: Any) -> jax.Array:
-    """How many updates the optimiser's learning-rate schedule has counted."""
+class TrainStep:
+    """`_train_step`, compiled once per learner and shapes of its arguments, the state donated.
 
-    def of_schedule(path: Any, value: Any) -> bool:
-        return getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState"
+    The results have the layouts of the arguments; otherwise the bank could not stay in place.
+    """
 
-    return optax.tree.get(opt_state, "count", filtering=of_schedule)
+    def __init__(self) -> None:
+        self._anywhere = jax.jit(_train_step, donate_argnames="state")
+        self._laid_out: dict[Learner, Any] = {}
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        return self._for(state)(state, batch)
+
+    def trace(self, state: TrainState, batch: Batch) -> jax.stages.Traced:
+        """As that of a function under `jax.jit`."""
+        return self._for(state).trace(state, batch)
+
+    def lower(self, state: TrainState, batch: Mapping[str, Any]) -> jax.stages.Lowered:
+        """As that of a function under `jax.jit`."""
+        return self._for(state).lower(state, batch)
+
+    def _for(self, state: TrainState) -> Any:
+        learner = state.learner
+        if state.bank is None or distributed.platform(learner.mesh) not in BANK_LAYOUTS:
+            return self._anywhere
+        if learner not in self._laid_out:
+            self._laid_out[learner] = jax.jit(
+                _train_step,
+                donate_argnames="state",
+                out_shardings=(placements(state), distributed.replicated(learner.mesh)),
+            )
+        return self._laid_out[learner]
+
+    def _cache_size(self) -> int:
+        return sum(step._cache_size() for step in (self._anywhere, *self._laid_out.values()))
 
 
-train_step = jax.jit(_train_step, donate_argnames="state")
+train_step = TrainStep()

@@ -11,6 +11,7 @@ from cone_jax.workdir.directory import (
     keep_account,
     keep_class_names,
     load_config,
+    unwritable_refused,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "keep_account",
     "keep_class_names",
     "load_config",
+    "unwritable_refused",
 ]

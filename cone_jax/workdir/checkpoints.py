@@ -5,9 +5,11 @@ The latest few are kept, and the best one by a named metric: the highest, or the
 is better.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +17,16 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from cone_jax import distributed
+from cone_jax import distributed, storage
 from cone_jax.console import Report
-from cone_jax.errors import TrainingFailed, UserError
+from cone_jax.errors import Failure, TrainingFailed, UserError
 from cone_jax.workdir import compatibility, integrity
 
 CHECKPOINTS_FOLDER = "checkpoints"
 # Where checkpoints go that turn out to be damaged: out of the way, but not lost.
 DAMAGED_FOLDER = "damaged"
+# Orbax puts it last into a checkpoint in a bucket; without it the checkpoint does not count.
+COMMIT_FILE = "commit_success.txt"
 
 Tree = Any
 
@@ -47,11 +51,13 @@ class Checkpoints:
         lower_is_better: bool = False,
         read_only: bool = False,
     ) -> None:
-        self._workdir = Path(workdir).absolute()
+        self._workdir = storage.path(workdir, "workdir").absolute()
         self._directory = self._workdir / CHECKPOINTS_FOLDER
         self._best_metric = best_metric
         self._lower_is_better = lower_is_better
         self._damage: list[str] = []
+        self._known_good: int | None = None
+        self._finalised: int | None = None
         if not read_only:  # before Orbax reads anything
             if distributed.is_primary():
                 self._damage = self._set_damaged_aside()
@@ -119,6 +125,22 @@ class Checkpoints:
             force=True,
         )
 
+    @property
+    def last_good(self) -> str:
+        """Which one is intact, in words and without asking the store.
+
+        A checkpoint counts a moment before Orbax says so: until then it may be this one or the
+        one before it, and only the store knows.
+        """
+        before, newest = self._known_good, self._finalised
+        if newest is None:
+            return "there is no checkpoint yet"
+        if before == newest or not self._manager.is_saving_in_progress():
+            return f"checkpoint {newest} is intact"
+        if before is None:
+            return f"checkpoint {newest} was being completed"
+        return f"checkpoint {newest} is intact, or else {before}"
+
     def latest_step(self) -> int | None:
         """The newest complete checkpoint."""
         return self._manager.latest_step()
@@ -145,6 +167,7 @@ class Checkpoints:
                 f"{self._workdir / DAMAGED_FOLDER}; start anew with another --workdir"
             )
         step = distributed.from_primary(nothing if found is None else found)
+        self._known_good = self._finalised = found
         return None if step == nothing else step
 
     def _set_damaged_aside(self) -> list[str]:
@@ -154,9 +177,8 @@ class Checkpoints:
         Orbax reads when it opens the directory.
         """
         said: list[str] = []
-        steps = ocp.utils.checkpoint_steps(self._directory) if self._directory.is_dir() else []
         intact = False
-        for step in sorted(steps, reverse=True):
+        for step in reversed(_visible_steps(self._directory)):
             damage = integrity.find_damage(
                 self._path(step), self._manifest(step), only="metrics" if intact else ""
             )
@@ -165,7 +187,7 @@ class Checkpoints:
                 continue
             target = self._place_for_damaged(step)
             said.append(f"checkpoint {step} is damaged ({damage}); moved to {target}")
-            self._path(step).rename(target)
+            storage.move_directory(self._path(step), target)
         return said
 
     def _place_for_damaged(self, step: int) -> Path:
@@ -222,15 +244,19 @@ class Checkpoints:
     def _update_manifests(self) -> None:
         """Writes the manifest of a checkpoint that is complete, and about to become visible.
 
-        Orbax calls this just before it renames the temporary directory, `<step>.<something>`.
+        Orbax calls this just before it renames the temporary directory, `<step>.<something>`, or
+        in a bucket, which cannot rename, before it adds the file that makes `<step>` count.
         """
         if not distributed.is_primary():
             return
         numbered = ((path.name.split(".")[0], path) for path in self._directory.iterdir())
         written = {int(name): path for name, path in numbered if name.isdecimal()}
+        visible = _visible_steps(self._directory)
+        self._known_good = max(visible, default=self._known_good)
         for step, path in written.items():
-            if path.name != str(step):
+            if step not in visible:
                 integrity.write_manifest(path, self._manifest(step))
+                self._finalised = step
         for manifest in self._manifest(0).parent.glob("*.json"):
             if manifest.stem.isdecimal() and int(manifest.stem) not in written:
                 manifest.unlink(missing_ok=True)
@@ -258,6 +284,12 @@ def _with_padding(path: tuple[Any, ...], args: ocp.RestoreArgs) -> ocp.RestoreAr
     return dataclasses.replace(args, strict=False) if of_bank and args.global_shape else args
 
 
+def _visible_steps(directory: Path) -> list[int]:
+    """The steps of the complete checkpoints, in ascending order."""
+    names = (path.name for path in storage.whole_directories(directory, COMMIT_FILE))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
 def resolve_step(
     workdir: Path | str,
     step: int | str | None = "latest",
@@ -269,8 +301,8 @@ def resolve_step(
 
     Only reads; raises `UserError` where there is no such checkpoint.
     """
-    directory = Path(workdir) / CHECKPOINTS_FOLDER
-    steps = sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
+    directory = storage.path(workdir, "workdir") / CHECKPOINTS_FOLDER
+    steps = _visible_steps(directory)
     if not steps:
         raise UserError(f"workdir ({workdir}) has no checkpoint; train first with --mode=train")
     if step in (None, "latest"):
@@ -289,3 +321,24 @@ def resolve_step(
         listing = ", ".join(map(str, steps))
         raise UserError(f"--step ({step}) has no checkpoint in {directory}; there are: {listing}")
     return int(step)
+
+
+@contextlib.contextmanager
+def write_failures_explained(workdir: Path) -> Iterator[None]:
+    """Turns failed writes into `TrainingFailed`, saying what is safe and how to go on."""
+    try:
+        yield
+    except (UserError, Failure):  # say already what there is to say
+        raise
+    except Exception as error:
+        said = storage.write_failure(error)
+        if said is None:
+            raise
+        try:
+            saved = f"checkpoint {resolve_step(workdir)} is intact"
+        except UserError:
+            saved = "there is no checkpoint yet"
+        raise TrainingFailed(
+            f"workdir ({workdir}) cannot be written: {said}; {saved}; mend that, and start again "
+            "with the same flags"
+        ) from error

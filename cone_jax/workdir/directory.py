@@ -1,14 +1,15 @@
 """The directory of a run: its config, whether it may go on with another one, its classes."""
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from cone_jax import atomic_file
 from cone_jax import config as config_lib
+from cone_jax import storage
 from cone_jax.errors import UserError, closest
 from cone_jax.settings import free_fields
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER
@@ -25,23 +26,38 @@ def claim(workdir: Path, config: ConfigDict) -> None:
     another config.
     """
     path = workdir / CONFIG_FILE
-    try:
+    with unwritable_refused(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         if not (path.exists() and has_checkpoints(workdir)):
-            with atomic_file.replacing(path) as unfinished:
+            with storage.replacing(path) as unfinished:
                 unfinished.write_text(config.to_json_best_effort(indent=2, sort_keys=True) + "\n")
             return
-    except OSError as error:
-        raise UserError(
-            f"workdir ({workdir}) cannot be written: {error.strerror}; choose another --workdir"
-        ) from error
     earlier, now = flatten(load_config(workdir)), flatten(config)
+    # What a recipe leaves open was settled when the run began.
+    settled = free_fields().union(config_lib.open_fields(config))
     for field in sorted(earlier.keys() | now.keys()):
-        if field not in free_fields() and earlier.get(field) != now.get(field):
+        if field not in settled and earlier.get(field) != now.get(field):
             raise UserError(
                 f"workdir ({workdir}) holds a run with {field} = {earlier.get(field)!r}, but the "
                 f"config says {now.get(field)!r}; choose another --workdir or the run's own config"
             )
+
+
+@contextlib.contextmanager
+def unwritable_refused(workdir: Path) -> Iterator[None]:
+    """`UserError` where a directory cannot be made or written, or its bucket not reached."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        said = storage.refusal(workdir, error)
+        # A full or read-only disk under a run that has got somewhere is no mistake of the user.
+        if said is None or (storage.write_failure(error) and has_checkpoints(workdir)):
+            raise
+        raise UserError(
+            f"workdir ({workdir}) cannot be written: {said}; choose another --workdir"
+        ) from error
 
 
 def has_checkpoints(workdir: Path) -> bool:
@@ -52,14 +68,14 @@ def has_checkpoints(workdir: Path) -> bool:
 
 def keep_class_names(workdir: Path, class_names: Sequence[str]) -> None:
     """Writes the names of the classes, for use when the training data are gone."""
-    with atomic_file.replacing(workdir / CLASSES_FILE) as unfinished:
+    with storage.replacing(workdir / CLASSES_FILE) as unfinished:
         listing = json.dumps(list(class_names), indent=2, ensure_ascii=False)
         unfinished.write_text(listing + "\n", encoding="utf-8")
 
 
 def keep_account(workdir: Path, table: str) -> None:
     """Writes what became of each of the weights that a run started from."""
-    with atomic_file.replacing(workdir / ACCOUNT_FILE) as unfinished:
+    with storage.replacing(workdir / ACCOUNT_FILE) as unfinished:
         unfinished.write_text(table + "\n", encoding="utf-8")
 
 
@@ -79,7 +95,7 @@ def class_names(workdir: Path) -> tuple[str, ...] | None:
 
 def load_config(workdir: Path | str) -> ConfigDict:
     """The config a run was started with."""
-    path = Path(workdir) / CONFIG_FILE
+    path = storage.path(workdir, "workdir") / CONFIG_FILE
     try:
         stored = json.loads(path.read_text())
     except FileNotFoundError:
@@ -111,10 +127,11 @@ def _leave_out_unused_methods(stored: dict[str, Any], default: ConfigDict) -> No
 
 
 def _check_kinds(path: Path, stored: dict[str, Any], default: ConfigDict, prefix: str = "") -> None:
-    """Refuses values that are no numbers, texts, lists or sections where the default is one."""
+    """Refuses values that are not a number, text, list or section where the default is one."""
     for name, value in stored.items():
         if name not in default and prefix.startswith("objective."):
-            raise UserError(f"{path}: {prefix}{name} is no field; {closest(name, default.keys())}")
+            nearest = closest(name, default.keys())
+            raise UserError(f"{path}: {prefix}{name} is not a field; {nearest}")
         if name not in default or default[name] is None:  # None: an option without a value
             continue
         expected = default[name]

@@ -6,20 +6,21 @@ manifest of sizes and checksums, `manifests/<step>.json` beside `checkpoints/`.
 """
 
 import json
-import zlib
 from pathlib import Path
 
-from cone_jax import atomic_file
+from cone_jax import storage
 
 MANIFESTS = "manifests"
-CHUNK = 1 << 20
 
 
 def write_manifest(checkpoint: Path, manifest: Path) -> None:
     """Records every file of every item of `checkpoint`."""
     manifest.parent.mkdir(exist_ok=True)
-    entries = {str(path.relative_to(checkpoint)): _fingerprint(path) for path in _files(checkpoint)}
-    with atomic_file.replacing(manifest) as unfinished:
+    entries = {
+        path.relative_to(checkpoint).as_posix(): storage.fingerprint(path)
+        for path in _files(checkpoint)
+    }
+    with storage.replacing(manifest) as unfinished:
         unfinished.write_text(json.dumps(entries, indent=1))
 
 
@@ -33,7 +34,7 @@ def find_damage(checkpoint: Path, manifest: Path, only: str = "") -> str | None:
         return None
     try:
         recorded = json.loads(manifest.read_text())
-        entries = [(str(name), int(size), int(crc)) for name, (size, crc) in recorded.items()]
+        entries = [(str(name), int(size), _kept(crc)) for name, (size, crc) in recorded.items()]
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name, _, _ in entries):
             raise ValueError("a name leads out of the checkpoint")
     except (ValueError, TypeError, AttributeError):
@@ -44,7 +45,7 @@ def find_damage(checkpoint: Path, manifest: Path, only: str = "") -> str | None:
         path = checkpoint / name
         if not path.is_file():
             return f"{name} is missing"
-        size, checksum = _fingerprint(path)
+        size, checksum = storage.fingerprint(path, expected_checksum)
         if size != expected_size:
             return f"{name} has {size} bytes instead of {expected_size}"
         if checksum != expected_checksum:
@@ -54,14 +55,10 @@ def find_damage(checkpoint: Path, manifest: Path, only: str = "") -> str | None:
 
 def _files(checkpoint: Path) -> list[Path]:
     """The files of the items; those beside them are Orbax's own bookkeeping."""
-    return sorted(path for path in checkpoint.glob("*/**/*") if path.is_file())
+    below = (path for path in checkpoint.rglob("*") if path.is_file())
+    return sorted(path for path in below if path.parent != checkpoint)
 
 
-def _fingerprint(path: Path) -> list[int]:
-    """Size and CRC-32, read in pieces."""
-    checksum = size = 0
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-            size += len(chunk)
-    return [size, checksum]
+def _kept(checksum: object) -> int | str:
+    """A CRC-32, or in a bucket the store's own checksum, which is a text."""
+    return checksum if isinstance(checksum, str) else int(checksum)  # type: ignore[call-overload]

@@ -9,16 +9,15 @@ which exists only where there were any. With
 
 import importlib.util
 import json
-import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.errors import UserError
 
 METRICS_FILE = "metrics.jsonl"
@@ -37,17 +36,14 @@ class JsonLines:
         checkpoint.
         """
         kept = [record for record in read_records(path) if record["step"] <= last_step]
-        with atomic_file.replacing(path) as unfinished:
-            unfinished.write_text("".join(_line(record) for record in kept))
-        self._file: IO[str] = path.open("a")
+        self._file = storage.AppendedFile(path, "".join(map(_line, kept)))
 
     def write(self, record: Mapping[str, Any]) -> None:
         self._file.write(_line(record))
-        self._file.flush()
 
     def sync(self) -> None:
         """Returns when everything written has reached the disk."""
-        os.fsync(self._file.fileno())
+        self._file.sync()
 
     def close(self) -> None:
         self._file.close()
@@ -91,7 +87,7 @@ class WandbMirror:
 
         path = directory / WANDB_ID_FILE
         if not path.exists():
-            with atomic_file.replacing(path) as unfinished:
+            with storage.replacing(path) as unfinished:
                 unfinished.write_text(secrets.token_hex(8))
         self._run = wandb.init(
             project=config.wandb_project,
@@ -112,11 +108,18 @@ class WandbMirror:
 class MetricWriter:
     """Writes the numbers of one run. A context manager."""
 
-    def __init__(self, workdir: Path, last_step: int, mirror: WandbMirror | None = None) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        last_step: int,
+        mirror: WandbMirror | None = None,
+        before_sync: Callable[[], None] = lambda: None,
+    ) -> None:
         """Goes on after `last_step`; what was written of later steps is dropped.
 
-        A `mirror` gets every number too.
+        A `mirror` gets every number too. `before_sync` may forbid to write any more, by an error.
         """
+        self._before_sync = before_sync
         self._mirror = mirror
         self._workdir, self._last_step = workdir, last_step
         self._bad_batches: JsonLines | None = None
@@ -126,13 +129,15 @@ class MetricWriter:
         from tensorboardX import SummaryWriter
 
         # TensorBoard hides events of an earlier start from purge_step on.
-        self._events = SummaryWriter(str(workdir), purge_step=last_step + 1)
+        self._event_folder = storage.MirroredFolder(workdir)
+        self._events = SummaryWriter(str(self._event_folder.path), purge_step=last_step + 1)
 
     def __enter__(self) -> "MetricWriter":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for file in (self._metrics, self._timing, self._events, self._bad_batches):
+        files = (self._metrics, self._timing, self._events, self._event_folder, self._bad_batches)
+        for file in files:
             if file is not None:
                 file.close()
         if self._mirror is not None:
@@ -166,8 +171,11 @@ class MetricWriter:
 
     def sync(self) -> None:
         """Call before a checkpoint: what it covers must not be lost with the process."""
+        self._before_sync()
         self._metrics.sync()
+        self._timing.sync()
         self._events.flush()
+        self._event_folder.sync()
 
     def _to_events(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

@@ -58,7 +58,7 @@ def find() -> str:
 class Browser:
     """One tab. Remembers everything it complains about and everything it loads."""
 
-    def __init__(self, write: int, read: int) -> None:
+    def __init__(self, write: int, read: int, offline: bool = True) -> None:
         self._write, self._read = write, read
         self._buffer = b""
         self._last_id = 0
@@ -72,7 +72,7 @@ class Browser:
             self._call(f"{domain}.enable")
         self._call(
             "Network.emulateNetworkConditions",
-            offline=True,
+            offline=offline,
             latency=0,
             downloadThroughput=-1,
             uploadThroughput=-1,
@@ -90,9 +90,10 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._call("Emulation.setEmulatedMedia", features=[feature])
 
-    def open(self, path: Path) -> None:
-        """Returns when the page and everything in it has been loaded."""
-        self._call("Page.navigate", url=path.absolute().as_uri())
+    def open(self, path: Path | str) -> None:
+        """Returns when the page, of a file or a URL, and everything in it has been loaded."""
+        url = path if isinstance(path, str) else path.absolute().as_uri()
+        self._call("Page.navigate", url=url)
         while self._receive().get("method") != "Page.loadEventFired":
             pass
 
@@ -136,7 +137,7 @@ class Browser:
 
 
 @contextlib.contextmanager
-def started() -> Iterator[Browser]:
+def started(offline: bool = True) -> Iterator[Browser]:
     """A browser with a fresh profile, which ends with the block."""
     program = find()
     to_browser, from_browser = os.pipe(), os.pipe()
@@ -153,7 +154,7 @@ def started() -> Iterator[Browser]:
         for end in theirs:
             os.close(end)
         try:
-            browser = Browser(to_browser[1], from_browser[0])
+            browser = Browser(to_browser[1], from_browser[0], offline)
             yield browser
             browser.close()
         finally:

@@ -40,6 +40,27 @@ def test_nearest_rows(bank):
         np.testing.assert_allclose(sheet.similarity[index], cosines[index, order], atol=1e-6)
 
 
+def test_a_record_is_a_neighbour_once_by_its_nearest_copy(bank):
+    """Ten of the records are written again, with other embeddings."""
+    rng = np.random.default_rng(2)
+    again = jnp.arange(100, 110, dtype=jnp.int32)
+    bank = memory_bank.enqueue(
+        bank, jnp.asarray(unit(rng, 10, 6)), (again - 100) % 3, jnp.full((10, 3), 1 / 3), again
+    )
+    queries = unit(np.random.default_rng(1), 3, 6)
+    sheet = neighbourhoods.nearest(
+        bank, queries, np.arange(3), np.zeros(3, int), np.zeros(3, int), k=40
+    )
+    cosines, ids = queries @ np.asarray(bank.features).T, np.asarray(bank.ids)
+    for index in range(3):
+        best: dict[int, float] = {}
+        for row in np.argsort(-cosines[index]):
+            best.setdefault(int(ids[row]), cosines[index, row])
+        assert sheet.neighbours[index].tolist() == [*best, *[-1] * 10]
+        np.testing.assert_allclose(sheet.similarity[index, :30], list(best.values()), atol=1e-6)
+        assert (sheet.neighbour_labels[index, 30:] == -1).all()
+
+
 def test_rows_never_written_are_no_neighbours():
     bank = memory_bank.init(size=4, dim=2, num_classes=2)
     bank = memory_bank.enqueue(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cone_jax import workdir
-from cone_jax.analysis import report, report_sections
+from cone_jax.analysis import report, report_answers, report_sections
 from cone_jax.analysis.report_inputs import Evidence, gather
 from cone_jax.errors import UserError
 from cone_jax.training.run_directory import RunDirectory
@@ -62,10 +62,11 @@ def copy(small_run, tmp_path):
 
 def test_every_section_is_there(page):
     assert page.sections() == [
-        "results",
-        "training",
+        "answers",
         "classes",
         "neighbours",
+        "results",
+        "training",
         "positives",
         "maps",
         "config",
@@ -73,6 +74,30 @@ def test_every_section_is_there(page):
     ]
     links = {a["href"] for tag, a in page.elements if tag == "a"}
     assert links == {f"#{name}" for name in page.sections()}
+
+
+def test_the_first_section_answers_what_a_person_asks(page, copy):
+    for question in ("How good?", "On what?", "How sure?", "Which mistakes?", "Is my data all"):
+        assert question in page.text
+    assert re.search(r"With 95 % confidence the accuracy is \d+\.\d to \d+\.\d %", page.text)
+    assert re.search(r"step 8 \(epoch [\d.]+\)", page.text)
+    assert "Was the method on?" not in page.text
+    lines = (copy / METRICS_FILE).read_text().splitlines()
+    records = [{**json.loads(line), "train/active": 0.25} for line in lines]
+    (copy / METRICS_FILE).write_text("".join(json.dumps(record) + "\n" for record in records))
+    (copy / "check.csv").write_text("path,problem,detail\na.jpg,small,x\nb.jpg,small,x\n")
+    text = Parsed(str(report_answers.answers(gather(copy)).body)).text
+    assert "counted in 25% of the steps" in text
+    assert "The check found: 2 small." in text
+
+
+def test_charts_fold_away_and_pictures_name_their_record(written):
+    text = written.read_text()
+    training = text.partition('<section id="training">')[2].partition("</section>")[0]
+    assert training.startswith("<h2>Training</h2><details><summary>")
+    neighbours = text.partition('<section id="neighbours">')[2].partition("</section>")[0]
+    assert "test.npz[" in neighbours
+    assert "train.npz[" in neighbours
 
 
 def test_every_recorded_metric_has_its_curve(page, small_run):
@@ -197,11 +222,11 @@ def test_a_run_that_has_only_begun(copy):
     metrics = copy / METRICS_FILE
     metrics.write_text(metrics.read_text().splitlines(keepends=True)[0])
     page = Parsed(report.write(copy).read_text())
-    assert page.sections() == ["results", "training", "config"]
+    assert page.sections() == ["answers", "results", "training", "config"]
     assert "has no checkpoint" in page.text
     (copy / METRICS_FILE).write_text("")
     (copy / "timing.jsonl").write_text("")
-    assert Parsed(report.write(copy).read_text()).sections() == ["results", "config"]
+    assert Parsed(report.write(copy).read_text()).sections() == ["answers", "results", "config"]
 
 
 def test_a_step_that_is_not_there_is_refused(copy):
@@ -213,7 +238,8 @@ def test_an_objective_without_a_bank_has_no_bank_sections(small_run):
     found = gather(small_run.directory)
     snapshot = dataclasses.replace(found.snapshot, neighbours=None, pulls=None)
     page = Parsed(report.compose(dataclasses.replace(found, snapshot=snapshot)))
-    assert page.sections() == ["results", "training", "classes", "maps", "config", "versions"]
+    rest = ["results", "training", "maps", "config", "versions"]
+    assert page.sections() == ["answers", "classes", *rest]
 
 
 def test_many_classes_and_a_perfect_network(small_run):

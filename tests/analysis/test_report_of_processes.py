@@ -15,7 +15,14 @@ from cone_jax.workdir.metrics import METRICS_FILE, latest_values
 from tests import tiny_run
 
 ROOT = Path(__file__).parent.parent.parent
-TINY = ("--config.steps=3", "--config.evaluation.batch_size=120", *tiny_run.FLAGS)
+TINY = (
+    "--config.steps=3",
+    "--config.schedule.warmup_epochs=0.0",
+    "--config.objective.cone.start_epochs=0",
+    "--config.objective.cone.wait_for_bank=False",
+    "--config.evaluation.batch_size=120",
+    *tiny_run.FLAGS,
+)
 ONE_DEVICE = {"JAX_NUM_CPU_DEVICES": "1"}
 
 

@@ -5,14 +5,17 @@ import statistics
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from cone_jax import config as config_lib
+from cone_jax import workdir
 from cone_jax.analysis import figure_style, figures, run_comparison
 from cone_jax.analysis.figures import Line
 from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir.metrics import METRICS_FILE
 from tests.tiny_run import write_run
 
+A, B = [0.91, 0.93, 0.95], [0.88, 0.91, 0.91]
 TOP1 = {"cone": [0.91, 0.93, 0.95], "cross_entropy": [0.88, 0.90]}
 
 
@@ -108,6 +111,54 @@ def test_a_group_looks_the_same_in_every_chart(tmp_path):
     assert looks["train/new"] == {"cross_entropy": 1}
     line = figures.curves([Line("x", np.arange(3), np.arange(3), look=1)], y_label="y").axes[0]
     assert line.get_lines()[0].get_color() == figure_style.SERIES[1]
+
+
+def test_a_difference_is_judged_by_paired_seeds(tmp_path):
+    cone = [make_run(tmp_path / f"a{seed}", "cone", seed, top1) for seed, top1 in enumerate(A)]
+    plain = [
+        make_run(tmp_path / f"b{seed}", "cross_entropy", seed, top1) for seed, top1 in enumerate(B)
+    ]
+    groups = run_comparison.group_runs([*plain, *cone])
+    theirs = stats.ttest_rel(A, B).confidence_interval(0.95)
+    found = run_comparison.verdict(*groups, "test/top1")
+    assert found.seeds == 3
+    assert found.mean - found.half == pytest.approx(theirs.low)
+    assert found.mean + found.half == pytest.approx(theirs.high)
+    said = run_comparison.verdicts(groups)
+    assert said == [
+        "cone against cross_entropy: +3.00 points of test/top1 over 3 paired seeds, 95 % interval "
+        "+0.52 to +5.48: more than noise."
+    ]
+    one = run_comparison.group_runs([plain[0], cone[0]])
+    assert (
+        "a single seed: whether that is more than noise cannot be said"
+        in (run_comparison.verdicts(one)[0])
+    )
+    apart = run_comparison.group_runs([plain[0], cone[1]])
+    assert "no seed in common" in run_comparison.verdicts(apart)[0]
+    close = [make_run(tmp_path / f"c{s}", "paco", s, t) for s, t in enumerate((0.9, 0.95, 0.91))]
+    noise = run_comparison.verdicts(run_comparison.group_runs([*cone, *close]))
+    assert noise[0].endswith("within noise.")
+
+
+def test_parameters_tell_networks_with_and_without_a_head_apart(tmp_path):
+    made = [make_run(tmp_path / name, name) for name in ("cone", "cross_entropy")]
+    for run in made:
+        workdir.keep_class_names(run.path, list("abc"))
+    header, rows = run_comparison.table(run_comparison.group_runs(made))
+    counts = [int(row[header.index("parameters")].replace(",", "")) for row in rows]
+    d, hidden, e = 2048, 4096, 256  # of a ResNet-50: features, head, embedding
+    head = d * hidden + 3 * hidden + hidden * e + e  # bias and BatchNorm of the hidden layer
+    assert counts[0] - counts[1] == head + (e * 3 + 3) - (d * 3 + 3)
+
+
+def test_a_budget_makes_no_group_of_its_own(tmp_path):
+    """Each seed's own measurement gives it another number of epochs."""
+    made = []
+    for seed in (0, 1):
+        fields = {"budget": "5min", "derive": (("epochs", 100),), "epochs": 40 + seed}
+        made.append(make_run(tmp_path / str(seed), seed=seed, **fields))
+    assert len(run_comparison.group_runs(made)) == 1
 
 
 def test_everything_is_written(runs, tmp_path):

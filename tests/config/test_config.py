@@ -98,7 +98,7 @@ def test_a_run_outlives_methods_that_it_did_not_use(tmp_path):
     assert "passing" not in workdir.load_config(tmp_path / "cone").objective
     (tmp_path / "cone" / "checkpoints" / "10").mkdir(parents=True)
     workdir.claim(tmp_path / "cone", config_lib.default())
-    with pytest.raises(UserError, match=r"objective\.passing is no field"):
+    with pytest.raises(UserError, match=r"objective\.passing is not a field"):
         workdir.load_config(tmp_path / "passing")
 
 

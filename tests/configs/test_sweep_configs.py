@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from cone_jax import sweeps
-from cone_jax.sweeps import runner
+from cone_jax.errors import UserError
+from cone_jax.sweeps import runner, tables
 
 FOLDER = Path("configs/sweeps")
 
@@ -51,7 +52,22 @@ def configs(name, options=""):
 
 
 def test_every_table_of_the_paper_has_a_sweep():
-    assert {path.stem for path in FOLDER.glob("*.py")} == PAPER.keys()
+    assert {path.stem for path in FOLDER.glob("*.py")} == PAPER.keys() | {"folds"}
+
+
+def test_folds_are_cells_of_any_recipe_with_their_mean_below():
+    found = configs("folds", ":3")
+    assert [(c.data.folds, c.data.fold) for c in found.values()] == [(3, 0), (3, 1), (3, 2)]
+    with pytest.raises(UserError, match="must be a number of folds from 2"):
+        sweeps.load_sweep(f"{FOLDER}/folds.py:one")
+    sweep = sweeps.load_sweep(f"{FOLDER}/folds.py:3")
+    runs = runner.plan(sweep, sweep.base, sweeps.base_config(sweep), Path("nowhere"))
+    with pytest.MonkeyPatch.context() as patch:
+        results = iter(({"test/top1": 0.5}, {"test/top1": 0.7}, None))
+        patch.setattr(tables, "result", lambda run: next(results))
+        *_, last = tables.entries(sweep, runs)
+    assert (last.cell.row, last.values) == ("mean", (50.0, 70.0))
+    assert last.mean == 60.0
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -49,14 +49,14 @@ def test_two_views_stand_side_by_side():
 
 
 def test_captions_stand_below_their_picture_and_inside_its_width():
-    plain = np.asarray(contact_sheet.draw(solid(2, 100), ["", ""], columns=2), np.int64)
+    plain = np.asarray(contact_sheet.draw(solid(2, 100), ["", "\n" * 5], columns=2), np.int64)
     named = contact_sheet.draw(solid(2, 100), ["owl", "a very long name " * 20], columns=2)
     ink = np.abs(np.asarray(named, np.int64) - plain).any(-1)
     for index, width in ((0, 40), (1, 100)):
         left, _, right, bottom = area(named, COLOURS[index])
         rows, columns = np.nonzero(ink[:, left : right + 10])
         assert bottom <= rows.min()
-        assert rows.max() < bottom + 24
+        assert rows.max() < bottom + (24 if index == 0 else 6 * 20 + 4)
         assert width * 0.5 < columns.max() - columns.min() <= width
 
 
@@ -67,3 +67,28 @@ def test_captions_stand_below_their_picture_and_inside_its_width():
 def test_wrong_arguments_are_refused(images, captions):
     with pytest.raises(ValueError, match="must be uint8"):
         contact_sheet.draw(images, captions)
+
+
+def test_names_that_begin_alike_are_told_apart_by_the_whole_of_them():
+    font = contact_sheet._font("a")[0]
+    names = ["is West_Highland_white_terrier", "is West_Highland_grey_terrier"]
+    lines = [contact_sheet._lines(name, font, 96) for name in names]
+    assert ["".join(each).replace(" ", "") for each in lines] == [n.replace(" ", "") for n in names]
+    assert all(font.getlength(line) <= 96 for each in lines for line in each)
+    assert contact_sheet._lines("one\ntwo", font, 96) == ["one", "two"]
+
+
+@pytest.mark.parametrize("text", ["Rotkehlchen für Anfänger", "снегирь", "κουκουβάγια", "Łoś"])
+def test_accents_greek_and_cyrillic_are_letters_not_boxes(text):
+    """Two letters of a script give different pictures; boxes would be the same."""
+    assert contact_sheet.missing_characters([text]) == ""
+    font = contact_sheet._font(text)[0]
+    drawn = {bytes(font.getmask(letter)) for letter in text if not letter.isascii()}
+    assert len(drawn) == len({letter for letter in text if not letter.isascii()})
+
+
+def test_characters_without_a_font_are_named(monkeypatch):
+    from matplotlib import font_manager
+
+    monkeypatch.setattr(font_manager, "findSystemFonts", list)
+    assert contact_sheet.missing_characters(["owl 猫"]) == "猫"

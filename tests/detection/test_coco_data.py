@@ -11,8 +11,11 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from cone_jax import detection
-from cone_jax.detection import coco, evaluation, pasting, transforms
+from cone_jax.data import masks as mask_lib
+from cone_jax.data import objects
+from cone_jax.data.sources import coco
 from cone_jax.errors import UserError
+from cone_jax.evaluation import coco_metric
 from tests.detection import torchvision_oracle
 
 pytestmark = pytest.mark.optimised
@@ -81,8 +84,8 @@ def test_images_without_an_object_are_kept_on_request(content, tmp_path):
     assert [record.image_id for record in data.records] == [3, 7, 9]
     example = coco.load(data.records[2])
     assert example.boxes.shape == (0, 4)
-    _, _, truth = transforms.stack([example], (64, 64), objects=3)
-    assert not truth.valid.any()
+    batch = objects.stack([example], (64, 64), objects=3)
+    assert not batch["valid"].any()
 
 
 def set_field(section, index, field, value):
@@ -152,7 +155,7 @@ def test_segmentations_are_decoded_as_by_pycocotools(form, content):
         bitmap[:] = 0
         bitmap[5:15, 10:30] = bitmap[5:25, 10:20] = 1
     elif form == "compressed":
-        code = pasting.encode_mask(bitmap.astype(bool))
+        code = mask_lib.encode_mask(bitmap.astype(bool))
     else:
         code = content["annotations"][1]["segmentation"]
         bitmap = np.zeros(HEIGHT * WIDTH, np.uint8)
@@ -166,7 +169,7 @@ def test_run_lengths_survive_the_way_there_and_back():
     for side in (1, 7, 300):
         mask = rng.uniform(size=(side, side + 1)) > rng.uniform()
         code = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))["counts"]
-        np.testing.assert_array_equal(pasting.decode_mask(code, mask.shape), mask)
+        np.testing.assert_array_equal(mask_lib.decode_mask(code, mask.shape), mask)
 
 
 def test_masks_are_pasted_as_by_torchvision():
@@ -179,7 +182,7 @@ def test_masks_are_pasted_as_by_torchvision():
         torch.from_numpy(masks)[:, None], torch.from_numpy(boxes), (HEIGHT, WIDTH)
     )[:, 0].numpy()
     for mask, box, expected in zip(masks, boxes, theirs, strict=True):
-        ours = pasting.paste_mask(mask, box, (HEIGHT, WIDTH), threshold=None)
+        ours = mask_lib.paste_mask(mask, box, (HEIGHT, WIDTH), threshold=None)
         np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
@@ -189,7 +192,7 @@ def test_targets_from_cropped_masks_are_those_from_whole_bitmaps(content, tmp_pa
     y, x = np.mgrid[:400, :600]
     bitmap = ((x - 250) / 180) ** 2 + ((y - 200) / 130) ** 2 + 0.3 * np.sin(x / 25) < 1
     box = np.array([x[bitmap].min(), y[bitmap].min(), x[bitmap].max() + 1, y[bitmap].max() + 1])
-    crop, frame = transforms.crop_mask(bitmap, box)
+    crop, frame = objects.crop_mask(bitmap, box)
     shifts = rng.normal(scale=20, size=(50, 4))
     boxes = (box + shifts).astype(np.float32)
 
@@ -212,7 +215,7 @@ def test_transforms_move_picture_boxes_and_masks_together(content, tmp_path):
     bitmap = coco.decode_mask(L_SHAPE, record.size)
     picture = np.where(bitmap[..., None], 255, 0).astype(np.uint8).repeat(3, axis=2)
     Image.fromarray(picture).save(record.path)
-    example = transforms.flip(transforms.resize(coco.load(record), short=80, long=200))
+    example = objects.flip(objects.resize(coco.load(record), short=80, long=200))
     assert example.size == (80, 120)
     assert example.boxes[0].tolist() == [60, 10, 100, 50]
     frame = np.round(example.frames[0]).astype(int)
@@ -220,11 +223,11 @@ def test_transforms_move_picture_boxes_and_masks_together(content, tmp_path):
     drawn = np.asarray(Image.fromarray(np.ascontiguousarray(example.masks[0])).resize(sides))
     shown = example.image[frame[1] : frame[3], frame[0] : frame[2], 0]
     assert np.abs(drawn.astype(int) - shown).mean() < 10
-    images, sizes, truth = transforms.stack([example], (96, 128), objects=1)
-    assert images[0, 79, 119].any() == example.image[-1, -1].any()
-    assert not images[0, 80:].any()
-    assert sizes.tolist() == [[80, 120]]
-    assert truth.boxes[0].tolist() == [[60, 10, 100, 50]], "the largest object stays"
+    batch = objects.stack([example], (96, 128), objects=1)
+    assert batch["image"][0, 79, 119].any() == example.image[-1, -1].any()
+    assert not batch["image"][0, 80:].any()
+    assert batch["size"].tolist() == [[80, 120]]
+    assert batch["boxes"][0].tolist() == [[60, 10, 100, 50]], "the largest object stays"
 
 
 def perfect(data, masks=True):
@@ -243,7 +246,7 @@ def perfect(data, masks=True):
     scores = np.where(valid, 0.9, 0).astype(np.float32)
     found = detection.Detections(boxes, scores, classes, valid, crops)
     sizes = np.array([[2 * HEIGHT, 2 * WIDTH]] * len(records))
-    return evaluation.results(
+    return coco_metric.results(
         [r.image_id for r in records],
         [r.size for r in records],
         sizes,
@@ -261,10 +264,10 @@ def test_what_repeats_the_ground_truth_scores_100(content, tmp_path):
     found = perfect(data)
     assert {entry["category_id"] for entry in found} == {2, 18}
     for kind in ("bbox", "segm"):
-        score = evaluation.evaluate(content, found, kind=kind)
+        score = coco_metric.evaluate(content, found, kind=kind)
         assert score.summary["ap50"] == pytest.approx(100)
         assert score.per_class.keys() == {2, 18}
-    boxes = evaluation.evaluate(content, found, kind="bbox")
+    boxes = coco_metric.evaluate(content, found, kind="bbox")
     assert boxes.summary["ap"] == pytest.approx(100)
     assert np.isnan(boxes.summary["ap_large"]), "there is none"
     assert boxes.precision.shape == (10, 101, 2)
@@ -272,12 +275,12 @@ def test_what_repeats_the_ground_truth_scores_100(content, tmp_path):
 
 def test_nothing_found_scores_0_and_false_boxes_cost(content, tmp_path):
     data = coco.read(written(content, tmp_path), tmp_path)
-    assert evaluation.evaluate(content, [], kind="bbox").summary["ap"] == 0
+    assert coco_metric.evaluate(content, [], kind="bbox").summary["ap"] == 0
     found = perfect(data, masks=False)
-    alone = evaluation.evaluate(content, found, kind="bbox", image_ids=[7])
+    alone = coco_metric.evaluate(content, found, kind="bbox", image_ids=[7])
     assert alone.per_class[18] == pytest.approx(100)
     false = copy.deepcopy(found)
     for entry in false:
         entry.update(bbox=[0, 0, 5, 5], score=0.99)
-    both = evaluation.evaluate(content, [*found, *false], kind="bbox", image_ids=[7])
+    both = coco_metric.evaluate(content, [*found, *false], kind="bbox", image_ids=[7])
     assert both.per_class[18] == pytest.approx(50, abs=1)

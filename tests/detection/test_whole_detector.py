@@ -9,8 +9,8 @@ import torch
 from flax import traverse_util
 
 from cone_jax import detection
-from cone_jax.detection import torchvision_names
 from cone_jax.errors import UserError
+from cone_jax.interop import torchvision_detector as torchvision_names
 from cone_jax.models import resnet
 from cone_jax.models.layers import Layers
 from tests.detection import random_weights

@@ -1,5 +1,7 @@
 """Links lead somewhere, named files exist, and commands are ones that the programs understand."""
 
+import ast
+import importlib
 import importlib.util
 import json
 import re
@@ -80,7 +82,22 @@ def test_main_understands_its_commands(command, monkeypatch):
     monkeypatch.chdir(ROOT)
     program = next(i for i, word in enumerate(command.words) if word.endswith((".py", ".sh")))
     assert (ROOT / command.words[program]).is_file()
-    understand(command.words[program + 1 :])
+    flags = command.words[program + 1 :]
+    if command.words[program].endswith("tpu_pod.sh"):
+        flags = without_verb(command.words[program], flags)
+    understand(flags)
+
+
+def without_verb(script: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The flags of main.py after a command of a script that has several."""
+    if words in ((), ("--help",)):
+        return ("--help",)
+    usage = subprocess.run([ROOT / script, "--help"], capture_output=True, text=True).stdout
+    verb, *flags = words[1:] if words[0] == "--dry-run" else words
+    entry = re.search(rf"^  {verb}( FLAGS)? ", usage, re.MULTILINE)
+    assert entry, f"{verb} is not a command of {script}"
+    assert bool(flags) == bool(entry[1])
+    return tuple(flags) or ("--help",)
 
 
 # What extending.md names has to be written first; its own tests do so.
@@ -140,3 +157,15 @@ def test_the_page_of_fields_is_as_the_fields_are_declared():
         [sys.executable, "scripts/list_fields.py"], cwd=ROOT, capture_output=True, text=True
     )
     assert listed.stdout == (ROOT / "docs/fields.md").read_text(), "run scripts/list_fields.py"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_what_examples_import_from_the_package_is_there(document):
+    blocks = documents.python_blocks(document)
+    for block in (block for block in blocks if ">>>" not in block):  # those run as doctests
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("cone_jax"):
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    if not hasattr(module, alias.name):
+                        importlib.import_module(f"{node.module}.{alias.name}")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn import metrics as reference
 
 from cone_jax import distributed, models
@@ -132,3 +133,10 @@ def test_equals_the_sum_over_bins(rows):
             gap = correct[inside].mean() - confidences[inside].astype(np.float64).mean()
             total += inside.mean() * abs(gap)
     assert expected_calibration_error(confidences, correct) == pytest.approx(total, abs=1e-9)
+
+
+@pytest.mark.parametrize(("right", "examples"), [(0, 5), (5, 5), (17, 50), (171, 250), (1, 1000)])
+def test_intervals_are_scipys(right, examples):
+    theirs = stats.binomtest(right, examples).proportion_ci(0.95, method="wilson")
+    ours = accuracy.wilson_interval(right / examples, examples)
+    np.testing.assert_allclose(ours, (theirs.low, theirs.high), atol=1e-12)

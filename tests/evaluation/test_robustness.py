@@ -10,11 +10,14 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from cone_jax import distributed
+from cone_jax.analysis import robustness_files
 from cone_jax.data import transforms
+from cone_jax.data.sources import image_folder
 from cone_jax.errors import UserError
 from cone_jax.evaluation import accuracy, corrupted_sets
+from cone_jax.evaluation.corruption_error import CorruptionErrors
 from cone_jax.evaluation.corruptions import SEVERITIES, CorruptedSource, corrupt
-from cone_jax.evaluation.robustness import Robustness
+from cone_jax.evaluation.robustness import Robustness, RobustnessOutcome
 from cone_jax.training.run import Run
 
 FEW = ("glass_blur", "fog")
@@ -116,7 +119,7 @@ def test_a_folder_tree_gives_what_was_put_in(run, variables, tree):
     assert here.errors == there.errors
     with pytest.raises(UserError, match=r"snow/1 is missing; choose among what there is"):
         evaluate(run, variables, data=str(tree), corruptions=("snow",))
-    with pytest.raises(UserError, match=r"/nowhere\) is no folder <corruption>/<severity>"):
+    with pytest.raises(UserError, match=r"/nowhere\) is not a folder <corruption>/<severity>"):
         evaluate(run, variables, data=str(tree / "nowhere"))
 
 
@@ -133,6 +136,61 @@ def test_a_tfds_set_gives_what_was_put_in(run, variables, tree, tmp_path, monkey
     assert there.errors == evaluate(run, variables).errors
     with pytest.raises(UserError, match=r"tiny_corrupted/snow_1.* is not prepared"):
         evaluate(run, variables, data="tiny_corrupted", corruptions=("snow",))
+
+
+def test_clean_errors_are_those_of_the_pictures_that_were_corrupted(run, variables, tree):
+    for path in tree.rglob("*.png"):
+        if int(path.stem) % 3:
+            path.unlink()
+    lines = []
+    evaluator = Robustness(corruptions=FEW, data=str(tree))
+    outcome = evaluator.evaluate(run, placed(run, variables), lines.append)
+    # Arrays have no names, so nobody knows which of them these are.
+    assert np.isnan(outcome.scores["clean_error"])
+    assert any("no clean error: the test split has" in line for line in lines)
+    assert outcome.pictures == len(list((tree / "fog" / "1").rglob("*.png")))
+    next((tree / "fog" / "2").rglob("*.png")).unlink()
+    with pytest.raises(UserError, match=r"under fog 2, but .*; give all sets the same pictures"):
+        evaluator.evaluate(run, placed(run, variables), silent)
+
+
+def test_clean_pictures_are_found_by_class_and_name(tmp_path):
+    def folder(name, files, suffix):
+        for file in files:
+            path = tmp_path / name / f"{file}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(path)
+        return image_folder.open_classes(tmp_path / name, ("ant", "bee"))
+
+    test = folder("test", ["ant/1", "ant/2", "bee/1", "bee/2"], ".png")
+    corrupted = folder("fog", ["ant/2", "bee/1"], ".jpg")
+    clean = corrupted_sets.clean_counterpart(test, corrupted)
+    paths = [Path(clean.describe(index)) for index in range(len(clean))]
+    assert paths == [tmp_path / "test/ant/2.png", tmp_path / "test/bee/1.png"]
+    stranger = folder("snow", ["ant/7"], ".png")
+    assert corrupted_sets.clean_counterpart(test, stranger) is None
+
+
+def test_two_sets_of_corrupted_pictures_have_two_names():
+    names = [Robustness(data=data).prefix for data in ("", "~/imagenet-c", "a b/cifar 10/", "x/y")]
+    assert names == ["robustness", "robustness_imagenet-c", "robustness_cifar_10", "robustness_y"]
+
+
+def test_results_of_another_set_are_not_replaced(tmp_path):
+    errors = CorruptionErrors(0.1, {"fog": (0.2,) * 5})
+    outcome = RobustnessOutcome({}, errors, None, "", "/a/set", 60)
+    robustness_files.write_robustness(outcome, tmp_path)
+    robustness_files.check_directory(tmp_path, "/a/set")
+    with pytest.raises(UserError, match=r"holds the results of /a/set, not of /b/set"):
+        robustness_files.check_directory(tmp_path, "/b/set")
+
+
+def test_the_result_says_which_frost_it_was(run, variables, tmp_path):
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(tmp_path / "frost1.png")
+    for field, words in (("generated", "a generated texture"), (str(tmp_path), str(tmp_path))):
+        outcome = evaluate(run, variables, corruptions=("frost",), frost=field)
+        assert outcome.frost.endswith(words)
+        assert f"Frost: {outcome.frost}." in robustness_files._markdown(outcome)
 
 
 def test_pictures_of_the_right_size_are_not_cropped_again(run):

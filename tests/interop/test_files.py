@@ -102,3 +102,73 @@ def test_without_pytorch_the_cure_is_named(network, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match=r"pip install torch .*safetensors"):
         interop.load_initial(tmp_path / "model.pth", *network)
+
+
+@pytest.mark.parametrize("suffix", [".th", ".ckpt"])
+def test_other_names_of_pytorch_files_are_read(network, tmp_path, suffix):
+    encoder, variables = network
+    path = tmp_path / f"model{suffix}"
+    files.write_torch(path, state_dict.to_state_dict(encoder, variables))
+    loaded, report = interop.load_initial(path, encoder, variables)
+    assert report.complete
+    jax.tree.map(np.testing.assert_array_equal, loaded, variables)
+
+
+@pytest.mark.parametrize("names", [("model", "model_ema"), ("state_dict", "state_dict_ema")])
+def test_a_file_with_two_networks_asks_which(network, tmp_path, names):
+    encoder, variables = network
+    average = jax.tree.map(lambda value: value + 1, variables)
+    tensors = [
+        {n: torch.from_numpy(v) for n, v in state_dict.to_state_dict(encoder, each).items()}
+        for each in (variables, average)
+    ]
+    path = tmp_path / "checkpoint.pth"
+    optimizer = {"state": {0: {"momentum_buffer": torch.zeros(3)}}, "param_groups": [{"lr": 0.1}]}
+    content = dict(zip(names, tensors, strict=True)) | {"optimizer": optimizer, "epoch": 3}
+    torch.save(content, path)
+    with pytest.raises(UserError, match=rf"holds 2 networks \({names[0]}, {names[1]}\)"):
+        interop.load_initial(path, encoder, variables)
+    for name, expected in zip(names, (variables, average), strict=True):
+        loaded, _ = interop.load_initial(f"{path}#{name}", encoder, variables)
+        jax.tree.map(np.testing.assert_array_equal, loaded, expected)
+    with pytest.raises(UserError, match=r"no state dict 'ema'"):
+        interop.load_initial(f"{path}#ema", encoder, variables)
+
+
+def test_files_that_are_not_weights_are_told_for_what_they_are(network, tmp_path):
+    encoder, variables = network
+    tensors = state_dict.to_state_dict(encoder, variables)
+    whole = safetensors.numpy.save(tensors)
+    files.write_torch(tmp_path / "whole.pth", tensors)
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 14186200\n"
+    cases = {
+        "pointer.safetensors": (pointer, "is a Git LFS pointer"),
+        "page.safetensors": (b"<!DOCTYPE html><html><body>404</body></html>", "is a web page"),
+        "page.pth": (b"\n <html>Not found</html>", "is a web page"),
+        "cut.safetensors": (whole[:-7], f"is truncated: {len(whole) - 7} of {len(whole)} bytes"),
+        "cut_header.safetensors": (whole[:40], "is truncated: 40 of"),
+        "cut.pth": ((tmp_path / "whole.pth").read_bytes()[:-50], "is truncated"),
+        "model.pkl": (pickle.dumps({"a": 1}), "is a pickle, which can execute code"),
+        "torch.safetensors": ((tmp_path / "whole.pth").read_bytes(), "is a PyTorch file"),
+    }
+    for name, (content, message) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=message) as caught:
+            interop.load_initial(tmp_path / name, encoder, variables)
+        assert name in str(caught.value)
+        assert "\n" not in str(caught.value)
+    (tmp_path / "whole.safetensors").write_bytes(whole)
+    assert interop.load_initial(tmp_path / "whole.safetensors", encoder, variables)[1].complete
+
+
+def test_a_safetensors_file_may_begin_like_a_pickle(tmp_path):
+    """Its first byte is the lowest of the header's length."""
+    path = tmp_path / "model.safetensors"
+    for length in range(1, 300):
+        content = safetensors.numpy.save({"x" * length: np.ones(2, np.float32)})
+        if content[0] == 0x80:
+            break
+    assert content[0] == 0x80
+    path.write_bytes(content)
+    (values,) = files.read_weights(path).tensors.values()
+    np.testing.assert_array_equal(values, np.ones(2, np.float32))

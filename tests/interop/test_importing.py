@@ -10,7 +10,7 @@ import torch
 
 from cone_jax import interop, models
 from cone_jax.errors import UserError
-from cone_jax.interop import layouts, state_dict
+from cone_jax.interop import importing, layouts, state_dict
 from tests.models import random_variables, torch_reference
 
 HEAD = models.Projection(hidden=12, dim=6)
@@ -147,7 +147,9 @@ def test_every_name_is_accounted_for(tmp_path):
     tensors["bn1.num_batches_tracked"] = np.zeros((), np.int64)
     path = save(tmp_path, tensors)
     other, fresh = small()  # another width and number of classes
-    _, report = interop.load_initial(path, other, fresh, strict=False)
+    with pytest.raises(interop.IncompleteImport) as caught:
+        interop.load_initial(path, other, fresh, strict=False)
+    report = caught.value.report
     theirs = [name for _, name in report.mapped] + [*report.unexpected, *report.ignored]
     ours = [name for name, _ in report.mapped] + [*report.reinitialised, *report.missing]
     ours += [name.partition(" ")[0] for name in report.mismatched]
@@ -169,6 +171,17 @@ def test_a_file_of_another_network_is_named_as_such(tmp_path):
     path = save(tmp_path, {"encoder.layer.0.weight": np.zeros(3, np.float32)})
     with pytest.raises(UserError, match=r"no tensor of resnet8; it begins with encoder.layer.0"):
         interop.load_initial(path, *small())
+
+
+def test_the_authors_shufflenet_is_recognised():
+    reference = torch_reference.create(
+        "shufflenet_v2", torch.nn.Linear(1024, 5, bias=False), channel_order="authors"
+    )
+    tensors = {f"module.{name}": value.numpy() for name, value in reference.state_dict().items()}
+    encoder = models.create("shufflenet_v2", 5, projection=None)
+    shapes = models.abstract_variables(encoder, 64)
+    with pytest.raises(UserError, match=r"looks like shufflenet_v2 with .*channel_order 'authors'"):
+        importing.from_tensors(tensors, encoder, shapes, source="release")
 
 
 def test_positions_of_another_resolution_are_interpolated(tmp_path):
@@ -246,3 +259,69 @@ def test_classifier_beside_the_head_and_unit_norm_have_places_of_their_own():
         names = layouts.names(encoder, models.abstract_variables(encoder, 8), "torchvision")
         outside = {n for path, n in names.items() if path[1] != "backbone" and path[-1] == "kernel"}
         assert outside == expected
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("resnet14", "resnet8"), ("resnet8", "resnet14")])
+def test_a_backbone_that_does_not_fit_is_refused_whatever_the_flag(tmp_path, theirs, ours):
+    source = models.create(theirs, 5, stem="cifar", projection=None)
+    path = save(tmp_path, state_dict.to_state_dict(source, random_variables.draw(source, 8)))
+    target = models.create(ours, 5, stem="cifar", projection=HEAD)
+    fresh = random_variables.draw(target, 8)
+    with pytest.raises(interop.IncompleteImport) as caught:
+        interop.load_initial(path, target, fresh, strict=False)
+    message = str(caught.value)
+    assert f"does not fit the backbone of {ours}" in message
+    assert f"it looks like {theirs} with model.stem 'cifar'" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "regnetx_400mf", "deit_tiny"])
+def test_a_file_is_recognised_by_its_backbone(name):
+    encoder = models.create(name, 7)  # with a head, which does not matter
+    shapes = models.abstract_variables(encoder, 224)
+    names = layouts.names(encoder, shapes, layouts.available(encoder)[0])
+    flat = jax.tree_util.tree_leaves(shapes)
+    assert len(flat) == len(names)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+    found = importing.recognise(state_dict.to_state_dict(encoder, zeros))
+    assert (found.name, found.stem, found.projection) == (name, "imagenet", None)
+
+
+def test_the_width_of_a_resnet_and_the_number_of_classes_are_recognised():
+    encoder, variables = small(classes=7, projection=None)
+    found = importing.recognise(state_dict.to_state_dict(encoder, variables))
+    assert (found.name, found.stem, found.num_classes) == ("resnet8", "cifar", 7)
+    assert dict(found.options) == {"width": 4}
+    assert importing.recognise({"encoder.layer.0.weight": np.zeros(3, np.float32)}) is None
+
+
+def test_shortcuts_without_parameters_are_named(tmp_path):
+    encoder, variables = small(projection=None)
+    tensors = state_dict.to_state_dict(encoder, variables)
+    path = save(tmp_path, {n: v for n, v in tensors.items() if "downsample" not in n})
+    with pytest.raises(UserError, match=r"shortcuts without parameters \(option A"):
+        interop.load_initial(path, encoder, variables, strict=False)
+
+
+# From the modules of transformers 4: ResNetForImageClassification.
+TRANSFORMERS = {
+    "params/backbone/conv1/kernel": "resnet.embedder.embedder.convolution.weight",
+    "batch_stats/backbone/bn1/mean": "resnet.embedder.embedder.normalization.running_mean",
+    "params/backbone/layer1_0/downsample_conv/kernel": (
+        "resnet.encoder.stages.0.layers.0.shortcut.convolution.weight"
+    ),
+    "params/backbone/layer4_2/conv3/kernel": (
+        "resnet.encoder.stages.3.layers.2.layer.2.convolution.weight"
+    ),
+    "params/backbone/layer2_1/bn1/scale": (
+        "resnet.encoder.stages.1.layers.1.layer.0.normalization.weight"
+    ),
+    "params/classifier/bias": "classifier.1.bias",
+}
+
+
+def test_names_of_transformers():
+    encoder = models.create("resnet50", 10, projection=None)
+    names = layouts.names(encoder, models.abstract_variables(encoder, 32), "transformers")
+    joined = {"/".join(path): theirs for path, theirs in names.items()}
+    assert {ours: joined[ours] for ours in TRANSFORMERS} == TRANSFORMERS

@@ -25,6 +25,7 @@ OPERATIONS = {
     "clipping": lambda x: jnp.minimum(jnp.maximum(x, 0), 0.5),
     "rsqrt": lambda x: lax.rsqrt(jnp.square(x) + 0.1),
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "silu": jax.nn.silu,
     "softmax": lambda x: jax.nn.softmax(x, axis=-1),
     "sums": lambda x: x.sum((1, 2)) + x.max((1, 3)).mean(1, keepdims=True),
     "matrix product": lambda x: x @ WEIGHT,
@@ -97,6 +98,22 @@ def test_a_transformer(tmp_path):
     ours = onnx_export.open_logits(tmp_path / "model.onnx")(images)
     expected = random_variables.logits(encoder, variables, images)
     np.testing.assert_allclose(ours, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("efficientnet_b0", ()), ("shufflenet_v2", (("channel_order", "authors"),))],
+)
+def test_other_networks(name, options, tmp_path):
+    spec = models.ModelSpec(name, 5, "cifar", None, options=options)
+    encoder = models.build(spec, platform=models.ANY_PLATFORM)
+    variables = random_variables.draw(encoder, 16, gain=1.3)
+    onnx_export.write(tmp_path / "model.onnx", encoder, variables, 16, {})
+    images = random_variables.images(16)
+    expected = random_variables.logits(encoder, variables, images)
+    ours = onnx_export.open_logits(tmp_path / "model.onnx")(images)
+    assert 0.1 < np.abs(expected).max() < 1000
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_graphs_take_the_arrangement_of_this_project():

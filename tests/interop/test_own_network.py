@@ -112,5 +112,5 @@ def test_detectron2_has_no_such_network(network, tmp_path):
 def test_weights_of_another_network_are_refused(exports):
     other = models.create("resnet8", 3, stem="cifar", width=4, projection=None)
     shapes = models.abstract_variables(other, 8)
-    with pytest.raises(UserError, match="does not fit the model"):
+    with pytest.raises(UserError, match="does not fit the backbone of resnet8"):
         interop.load_initial(exports / "safetensors", other, shapes)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cone_jax import memory_bank
+from cone_jax import losses, memory_bank
 
 pytestmark = pytest.mark.optimised
 
@@ -161,6 +161,16 @@ def test_gradients_reach_the_query_through_the_chosen_rows_only():
         return memory_bank.neighbours(bank.replace(features=values), query, 2).similarity.sum()
 
     assert not jax.grad(through_bank)(bank.features).any()
+
+
+def test_an_official_bank_makes_the_consistency_loss_not_finite():
+    """Why docs/design.md advises against it: noise in the place of probabilities is negative."""
+    bank = memory_bank.init_official(jax.random.key(0), memory_bank.init(64, DIM, CLASSES))
+    keys = losses.normalise(jax.random.normal(jax.random.key(1), (32, DIM)))
+    target = memory_bank.soft_labels(bank, keys, temperature=0.1)
+    assert not jnp.isfinite(
+        losses.distributional_consistency(target, jnp.zeros((32, CLASSES)))
+    ).all()
 
 
 def test_official_bank_counts_from_the_start_and_noise_is_replaced():

@@ -19,6 +19,8 @@ LAST_BLOCK = {
     "regnetx_400mf": "stage4_11",
     "mobilenet_v2": "block17",
     "shufflenet_v2": "stage4_3",
+    "efficientnet_b0": "stage7_0",
+    "convnext_tiny": "stage4_2",
 }
 
 
@@ -74,6 +76,9 @@ NORMALS = [
     ("deit_tiny", "backbone/block3/qkv/kernel", 0.02),
     ("deit_tiny", "backbone/position", 0.02),
     ("deit_tiny", "classifier/kernel", 0.02),
+    ("efficientnet_b0", "backbone/stage7_0/project_conv/kernel", np.sqrt(2 / 320)),
+    ("convnext_tiny", "backbone/stage4_1/mlp_in/kernel", 0.02),
+    ("convnext_tiny", "classifier/kernel", 0.02),
 ]
 
 
@@ -112,6 +117,7 @@ CONSTANTS = [
     ("shufflenet_v2", "backbone/last_bn/bias", 1e-4),
     ("mobilenet_v2", "classifier/bias", 0.0),
     ("deit_tiny", "backbone/block0/mlp_in/bias", 0.0),
+    ("convnext_tiny", "backbone/stage3_8/layer_scale", 1e-6),
 ]
 
 
@@ -202,6 +208,10 @@ def test_stochastic_depth_drops_the_branch_of_whole_samples():
         ("mobilenet_v2", {"stochastic_depth": 0.5, "dropout": 0.0}),
         ("mobilenet_v2", {}),  # its published dropout
         ("shufflenet_v2", {"dropout": 0.5}),
+        ("efficientnet_b0", {}),  # its published dropout
+        ("efficientnet_b0", {"stochastic_depth": 0.5, "dropout": 0.0}),
+        ("convnext_tiny", {"stochastic_depth": 0.5}),
+        ("convnext_tiny", {"dropout": 0.5}),
         ("deit_tiny", {"stochastic_depth": 0.5}),
         ("deit_tiny", {"dropout": 0.5}),
     ],
@@ -241,6 +251,8 @@ def test_bn_options_reach_backbone_and_head():
         ("deit_tiny", {"image_size": 100}, r"image_size \(100\) must be a multiple of the patch"),
         ("resnet18", {"dropout": 1.0}, r"dropout \(1.0\) must be in \[0, 1\)"),
         ("shufflenet_v2", {"stochastic_depth": 0.1}, r"do not fit shufflenet_v2"),
+        ("shufflenet_v2", {"channel_order": "timm"}, r"\('timm'\) must be 'torchvision' or"),
+        ("resnet18", {"distilled": True}, r"do not fit resnet18"),
     ],
 )
 def test_options_that_cannot_work_are_refused(name, options, message):

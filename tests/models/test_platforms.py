@@ -1,17 +1,27 @@
 """A network takes the forms of the platform that it is made for, whatever runs the process."""
 
+import functools
 import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from cone_jax import models
+from cone_jax.models import shufflenet
 
 IMAGES = jax.ShapeDtypeStruct((8, 32, 32, 3), jnp.float32)
 
 # Convolutions of the published networks: the network's table, counted by hand.
-CONVOLUTIONS = {"mobilenet_v2": 52, "resnet18": 20, "regnetx_400mf": 71, "shufflenet_v2": 56}
+CONVOLUTIONS = {
+    "mobilenet_v2": 52,
+    "resnet18": 20,
+    "regnetx_400mf": 71,
+    "shufflenet_v2": 56,
+    "efficientnet_b0": 81,
+    "convnext_tiny": 22,
+}
 
 
 def traced(encoder):
@@ -75,3 +85,32 @@ def test_variables_are_the_same_for_every_platform():
         for platform in ("cpu", "tpu")
     )
     assert for_cpu == for_tpu
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_shuffle_by_products_moves_every_bit(dtype):
+    rng = np.random.default_rng(0)
+    left, right, dy = (
+        jnp.asarray(rng.normal(size=(2, 3, 3, width)), dtype) for width in (29, 29, 58)
+    )
+    expected = np.empty((2, 3, 3, 58), np.float32)
+    for channel in range(29):
+        expected[..., 2 * channel], expected[..., 2 * channel + 1] = (
+            left[..., channel],
+            right[..., channel],
+        )
+    by_product = functools.partial(shufflenet.interleave, by_product=True)
+    moved, pull_back = jax.vjp(by_product, left, right)
+    assert moved.dtype == dtype
+    np.testing.assert_array_equal(moved, expected)
+    for half, gradient in enumerate(pull_back(dy)):
+        np.testing.assert_array_equal(gradient, dy[..., half::2])
+
+
+def test_a_tpu_moves_channels_by_products_and_nobody_else_does():
+    def products(platform):
+        encoder = models.create("shufflenet_v2", 2, platform=platform)
+        return len(re.findall(r" dot_general\[", str(traced(encoder).jaxpr)))
+
+    # Of each of 16 units: two products, and two for their gradients.
+    assert products("tpu") - products("gpu") == 4 * 16

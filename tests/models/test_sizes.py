@@ -53,6 +53,8 @@ def test_multiply_accumulates_are_the_published_figures(name):
         ("regnetx_400mf", {"last_width": 384}, 5_157_512),
         ("shufflenet_v2", {"classifier": models.Classifier(bias=False)}, 2_277_604),
         ("deit_tiny", {}, 5_717_416),
+        # The authors' first unit keeps 24 channels on the left, and 92 on the right.
+        ("shufflenet_v2", {"channel_order": "authors"}, 2_278_604 + 34 * (58 - 24)),
     ],
 )
 def test_plain_classifiers_have_the_published_size(name, options, parameters):

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from cone_jax import models
+from cone_jax.errors import UserError
 from cone_jax.interop import importing, state_dict
-from tests.models import random_variables, torch_reference
+from tests.models import random_variables, timm_oracle, torch_reference
 
 FEATURES = {
     **dict.fromkeys(("resnet8", "resnet14", "resnet20"), 64),
@@ -22,6 +23,10 @@ SMALL_HEAD = models.Projection(hidden=32, dim=8)
 # At these resolutions every stage halves an even one, where symmetric padding and SAME differ,
 # and in one of the two the last stage is larger than a kernel's centre.
 SIZES = {"imagenet": 64, "cifar": 32}
+
+
+def test_every_network_has_a_reference():
+    assert FEATURES.keys() | timm_oracle.TIMM.keys() == set(models.names())
 
 
 def torch_logits(model, images):
@@ -48,8 +53,8 @@ def pair(name, stem, options):
 
 
 def gain(name):
-    """Less than 1 where a hundred layers would make logits of thousands."""
-    return 0.7 if name in ("resnet101", "resnet152", "resnet200") else 1.0
+    """Less than 1 where a hundred layers would make logits of thousands, more where they fade."""
+    return {"resnet101": 0.7, "resnet152": 0.7, "resnet200": 0.7, "shufflenet_v2": 1.3}.get(name, 1)
 
 
 def our_logits(encoder, variables, images):
@@ -67,8 +72,9 @@ def assert_same(ours, theirs):
 every_network = pytest.mark.parametrize(
     ("name", "stem", "options"),
     [
-        *((name, stem, {}) for name in models.names() for stem in SIZES),
+        *((name, stem, {}) for name in FEATURES for stem in SIZES),
         *(("regnetx_400mf", stem, {"last_width": 384}) for stem in SIZES),
+        *(("shufflenet_v2", stem, {"channel_order": "authors"}) for stem in SIZES),
     ],
 )
 
@@ -97,6 +103,20 @@ def test_weights_of_an_independent_implementation_give_us_its_logits(name, stem,
     assert report.complete
     assert {name for name in tensors if "num_batches_tracked" in name} == set(report.ignored)
     assert_same(our_logits(encoder, variables, images), torch_logits(reference, images))
+
+
+def test_the_stride_in_the_first_1x1_convolution_is_an_option():
+    encoder = models.create("resnet50", 7, projection=SMALL_HEAD, width=16, stride_in_1x1=True)
+    head = torch_reference.projection_head(512, 32, 8, 7)
+    reference = torch_reference.create("resnet50", head, width=16)
+    for stage in (reference.layer2, reference.layer3, reference.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    variables = random_variables.draw(encoder, 64)
+    images = random_variables.images(64)
+    load(reference, state_dict.to_state_dict(encoder, variables))
+    assert_same(our_logits(encoder, variables, images), torch_logits(reference, images))
+    with pytest.raises(UserError, match="is for bottlenecks, which resnet18 has not"):
+        models.create("resnet18", 7, stride_in_1x1=True)
 
 
 @pytest.mark.parametrize("size", [32, 80])

@@ -158,6 +158,55 @@ class ShuffleUnit(nn.Module):
         return nn.functional.channel_shuffle(torch.cat(parts, 1), 2)
 
 
+class AuthorsUnit(nn.Module):
+    """The unit of the authors' release: every other channel passes, and nothing is interleaved."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        passed = inputs if stride == 2 else inputs // 2
+        hidden, self.stride = outputs // 2, stride
+
+        def layers(conv, activation):
+            return [conv, nn.BatchNorm2d(conv.out_channels), *([nn.ReLU()] if activation else [])]
+
+        def depthwise(width):
+            conv = nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False)
+            return layers(conv, activation=False)
+
+        def pointwise(a, b):
+            return layers(nn.Conv2d(a, b, 1, bias=False), activation=True)
+
+        if stride == 2:
+            self.branch_proj = nn.Sequential(*depthwise(inputs), *pointwise(inputs, inputs))
+        self.branch_main = nn.Sequential(
+            *pointwise(passed, hidden), *depthwise(hidden), *pointwise(hidden, outputs - passed)
+        )
+
+    def forward(self, x):
+        if self.stride == 2:
+            return torch.cat((self.branch_proj(x), self.branch_main(x)), 1)
+        return torch.cat((x[:, ::2], self.branch_main(x[:, 1::2])), 1)
+
+
+class AuthorsShuffleNetV2(nn.Module):
+    def __init__(self, head, cifar=False):
+        super().__init__()
+        self.first_conv = conv_bn(3, 24, 3, 1 if cifar else 2)
+        self.pool = nn.Identity() if cifar else nn.MaxPool2d(3, 2, 1)
+        units, inputs = [], 24
+        for width, depth in ((116, 4), (232, 8), (464, 4)):
+            for index in range(depth):
+                units.append(AuthorsUnit(inputs, width, 1 if index else 2))
+                inputs = width
+        self.features = nn.Sequential(*units)
+        self.conv_last = conv_bn(464, 1024)
+        self.classifier = nn.Sequential(head)
+
+    def forward(self, x):
+        x = self.features(self.pool(self.first_conv(x)))
+        return self.classifier(self.conv_last(x).mean((2, 3)))
+
+
 class ShuffleNetV2(nn.Module):
     def __init__(self, head, cifar=False):
         super().__init__()
@@ -237,12 +286,14 @@ RESNETS = {
 }
 
 
-def create(name, head, *, cifar=False, width=64, last_width=400):
+def create(name, head, *, cifar=False, width=64, last_width=400, channel_order="torchvision"):
     """The network `name`, in evaluation mode, ending in the module `head`."""
     if name in RESNETS:
         model = ResNet(*RESNETS[name], head, cifar, width)
     elif name == "regnetx_400mf":
         model = RegNet(head, last_width, cifar)
+    elif channel_order == "authors":
+        model = AuthorsShuffleNetV2(head, cifar)
     elif name == "deit_tiny":
         model = DeiTTiny(head, *((4, 8) if cifar else (16, 14)))
     else:

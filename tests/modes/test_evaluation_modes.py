@@ -98,6 +98,18 @@ def _check_files(trained, record):
     assert [int(row["examples"]) for row in table] == [4] * 8
     accuracies = [float(row["accuracy"]) for row in table]
     np.testing.assert_allclose(accuracies, np.diag(matrix) / 4, atol=1e-6)
+    assert all(float(r["low_95"]) <= float(r["accuracy"]) <= float(r["high_95"]) for r in table)
+    table = list(csv.DictReader(io.StringIO((folder / "predictions.csv").read_text())))
+    assert [row["path"].rpartition("/")[2] for row in table] == [
+        f"test.npz[{record}]" for record in range(32)
+    ]
+    right = [row["class_1"] == row["label"] for row in table]
+    assert np.mean(right) == record["test/top1"]
+    for row in table:
+        sure = [float(row[f"probability_{rank}"]) for rank in range(1, 6)]
+        assert sure == sorted(sure, reverse=True)
+        assert sum(sure) <= 1.0001
+        assert len({row[f"nearest_{place}"] for place in (1, 2, 3)}) == 3
     for name in ("confusion.png", "mistakes.png"):
         path = trained / "evaluation" / "test_key" / name
         with Image.open(path) as picture:

@@ -1,7 +1,8 @@
 """One table: every mode of ``main.py``, called on digits as a user would.
 
-A program stands for training where a mode starts processes for it, a number for the slow
-probes, and two corruptions for all. What each mode finds and writes is tested beside this file.
+A program stands for training where a mode starts processes for it, an answer for the compiler's,
+a number for the slow probes, and two corruptions for all. What each mode finds and writes is
+tested beside this file.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import io
 import json
 import shutil
 import sys
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from unittest import mock
 
@@ -17,6 +19,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from cone_jax.compilation import compiler, environment
 from cone_jax.data import sources
 from cone_jax.evaluation.robustness import Robustness
 from cone_jax.modes import MODES, probe, robustness
@@ -40,11 +43,30 @@ TINY = (
 SCORES = json.dumps({"test/top1": 0.5, "test/mean_per_class": 0.5})
 TRAINING = f"import pathlib, sys; pathlib.Path(sys.argv[1], 'result.json').write_text({SCORES!r})"
 
+COMPILED = {
+    "state": {"parameters": 100},
+    "limit": 1000,
+    "arguments": 100,
+    "results": 1,
+    "temporaries": 200,
+    "program": 10,
+    "flops": 1e9,
+    "bytes_accessed": 1e9,
+    "collectives": [],
+    "state_copies": [],
+    "estimate_ms": 2.5,
+    "estimate_ms_by_part": {"gradient": 2.5},
+}
+
 # Of each mode: its flags, and a file that it leaves. `run` is a trained run and `copy` another,
 # `png` a folder of pictures, `tfds` a prepared set, `out` a place to write to.
 TABLE = {
     "train": ((*TINY, "--workdir={}/run"), "run/report.html"),
     "preview": (("--workdir={}/out",), "out/preview.png"),
+    "check": (
+        ("--config=configs/folder.py", "--config.data.path={}/png", "--workdir={}/out"),
+        "out/check.html",
+    ),
     "prepare": (
         ("--config=configs/cifar.py:10", "--config.data.name=few_digits"),
         "tfds/few_digits",
@@ -53,7 +75,9 @@ TABLE = {
         ("--config=configs/folder.py", "--config.data.path={}/png", "--output={}/out/packed"),
         "out/packed",
     ),
+    "compile": (("--topology=v5e:1x1", "--workdir={}/out"), "out/compile.md"),
     "evaluate": (("--workdir={}/run", "--step=best"), "run/evaluation.json"),
+    "label_errors": (("--workdir={}/run", "--folds=2"), "run/label_errors.csv"),
     "robustness": (("--workdir={}/run",), "run/evaluation/robustness/errors.csv"),
     "probe": (("--workdir={}/run",), "run/probe.json"),
     "transfer": (
@@ -65,15 +89,23 @@ TABLE = {
         ),
         "out/transfer.md",
     ),
+    "weights": (("--model=mobilenet",), ""),
     "export": (("--workdir={}/run", "--format=orbax"), "run/exports/orbax"),
     "predict": (("--workdir={}/run", "--images={}/png/test"), "run/predictions.csv"),
+    "serve": (("--workdir={}/run", "--address=127.0.0.1:0"), ""),
     "report": (("--workdir={}/run",), "run/report.html"),
     "analyze": (("--workdir={}/run",), "run/figures"),
     "compare": (("--workdirs={}/run,{}/copy", "--workdir={}/out"), "out/comparison.html"),
     "sweep": (("--sweep=configs/sweeps/momentum.py:digits", "--workdir={}/out"), "out/table.md"),
 }
 # They end with what to do next, or with what there is now.
-OTHER_LAST_LINES = {"train": "--mode=predict", "prepare": "is ready in", "pack": "packed "}
+OTHER_LAST_LINES = {
+    "serve": "http://127.0.0.1:",
+    "train": "--mode=predict",
+    "prepare": "is ready in",
+    "pack": "packed ",
+    "weights": "--model=WEIGHTS to predict",
+}
 
 
 class FewDigits(tfds.core.GeneratorBasedBuilder):
@@ -148,8 +180,11 @@ def test_modes_end_well_and_say_what_they_wrote(mode, main, place, trained, monk
     monkeypatch.setattr(runner, "carry_out", functools.partial(runner.carry_out, command=command))
     for slow in ("linear_scores", "few_shot_scores"):
         monkeypatch.setattr(probe, slow, lambda *sets, **options: {"slow/top1": 0.5})
+    monkeypatch.setattr(environment, "install", lambda kind, say: None)
+    monkeypatch.setattr(compiler, "ask", lambda *question: COMPILED)
     fewer = functools.partial(Robustness, corruptions=("fog", "snow"))
     monkeypatch.setattr(robustness, "Robustness", fewer)
+    monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", lambda server: None)
     monkeypatch.setattr(pretrained, "check_weights", lambda config: "weights: fine")
     shutil.rmtree(place / "out", ignore_errors=True)
     code, printed, complaints = trained if mode == "train" else call(main, mode, place)
@@ -159,6 +194,8 @@ def test_modes_end_well_and_say_what_they_wrote(mode, main, place, trained, monk
         assert OTHER_LAST_LINES[mode] in last
     else:
         assert last.startswith("written: ")
+    if not TABLE[mode][1]:  # it only prints
+        return
     left = place / TABLE[mode][1]
     assert left.exists()
     assert str(left.parent) in last or str(left.with_suffix("")) in printed

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import jax
@@ -15,10 +16,11 @@ from rich.console import Console
 
 from cone_jax import models, workdir
 from cone_jax.errors import UserError
+from cone_jax.interop import pushing
 from cone_jax.modes import command_line
 from cone_jax.modes.export import export
 from cone_jax.modes.predict import predict
-from cone_jax.settings import Model
+from cone_jax.settings import Model, free_fields
 from cone_jax.workdir.checkpoints import Checkpoints
 from tests.models import random_variables
 
@@ -104,3 +106,35 @@ def test_the_examples_of_the_documentation_do_the_same(run, tmp_path, monkeypatc
     found = runpy.run_path("exporting.py")
     assert found["logits"].shape == (3, 10)
     assert Path("runs/birds/exports/stablehlo/export.json").exists()
+
+
+def test_a_run_is_pushed_with_its_story_and_not_without_an_answer(run, monkeypatch):
+    pushed = {}
+
+    def keep(folder, reference):
+        pushed.update({path.name: path.read_bytes() for path in folder.iterdir()})
+        return "https://hub/me/digits"
+
+    monkeypatch.setattr(pushing, "push", keep)
+    with pytest.raises(UserError, match="--push asks before it sends anything; add --yes"):
+        call(export, run, push="hf://me/digits")
+    assert not pushed
+    printed = call(export, run, push="hf://me/digits", yes="true")
+    assert "pushed: https://hub/me/digits" in printed
+    assert "to hf://me/digits, licence unknown: README.md" in printed
+    card, config = pushed["README.md"].decode(), json.loads(pushed["config.json"])
+    # Its projection head is not in timm.
+    assert "architecture" not in config
+    assert config["cone_jax"]["name"] == "resnet8"
+    assert config["label_names"] == [str(digit) for digit in range(10)]
+    assert "The network has parts that timm has not" in card
+    command = next(line.strip() for line in card.splitlines() if "cone --config=digits" in line)
+    modes = {"train": ""}
+    again = command_line.parse(shlex.split(command)[1:], modes).config
+    changed, stored = workdir.flatten(again), workdir.flatten(workdir.load_config(run))
+    free = free_fields()
+    assert {k: v for k, v in changed.items() if k not in free} == {
+        k: v for k, v in stored.items() if k not in free
+    }
+    with pytest.raises(UserError, match="takes no revision"):
+        call(export, run, push="hf://me/digits@v1", yes="true")

@@ -213,7 +213,11 @@ def ref_cmsf(o, case):
     q, target, total = unit(case["prediction"]), unit(case["key"]), 0.0
     for i in range(R):
         same = [j for j in range(case["filled"]) if case["bank_labels"][j] == case["labels"][i]]
-        nearest = sorted(same, key=lambda j: -case["bank"][j] @ target[i])[: o.neighbours]
+        if o.fill_up:
+            same += [j for j in range(case["filled"]) if j not in same]
+        own = [case["bank_labels"][j] == case["labels"][i] for j in range(case["filled"])]
+        nearest = sorted(same, key=lambda j: (not own[j], -case["bank"][j] @ target[i]))
+        nearest = nearest[: o.neighbours]
         if nearest:
             total += np.mean([((q[i] - case["bank"][j]) ** 2).sum() for j in nearest])
     loss = o.shift_weight * total / R
@@ -263,6 +267,7 @@ METHODS = [
     (JointSupCon(temperature=0.2), ref_joint),
     (Cmsf(neighbours=2), ref_cmsf),
     (Cmsf(neighbours=3, ce_weight=0.5, shift_weight=2.0), ref_cmsf),
+    (Cmsf(neighbours=3, fill_up=True), ref_cmsf),
     (Nnclr(), ref_nnclr),
     (Nnclr(lookup="key", ce_weight=1.0, nn_weight=0.5), ref_nnclr),
     (Nnclr(same_class_only=True), ref_nnclr),

@@ -21,7 +21,7 @@ D, K = 3, 4
 OBJECTIVES = {
     **{
         name: objectives.create(name, {})
-        for name in objectives.names()
+        for name in objectives.exchangeable()
         if name not in ("cone", "cmsf")
     },
     "cmsf": Cmsf(neighbours=2, ce_weight=1.0),

@@ -13,7 +13,7 @@ from cone_jax.training.run import Run
 
 # Every objective, and every variant that the paper compares: options, and fields on top.
 METHODS: dict[str, tuple[str, dict[str, object]]] = {
-    **{name: (name, {}) for name in objectives.names()},
+    **{name: (name, {}) for name in objectives.exchangeable()},
     "cross_entropy with smoothing": (
         "cross_entropy",
         {"objective.cross_entropy.label_smoothing": 0.1},

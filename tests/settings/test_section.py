@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +94,7 @@ def test_a_value_that_is_no_choice_is_refused_with_the_choices(entry, text):
     assert all(choice in message for choice in entry.choices)
 
 
+@hypothesis.settings(deadline=None)
 @given(
     kind=st.sampled_from(["plain", "fancy"]),
     count=st.integers(1),
@@ -165,11 +167,14 @@ def test_every_field_of_the_default_config_is_declared_with_a_meaning():
 def test_what_may_change_while_a_run_goes_on():
     assert settings.free_fields() == {
         "data.path",
+        "data.stage",
         "data.threads",
         "data.prefetch",
         "data.workers",
         "bank.sharding",
+        "model.sharding",
         "checkpoint.keep",
+        "checkpoint.store_timeout",
         "profile_steps",
         "wandb_project",
         "nonfinite.policy",

@@ -4,7 +4,7 @@ import pytest
 
 from cone_jax import sweeps
 from cone_jax.errors import UserError
-from cone_jax.sweeps import Axis, Cell, Sweep, definition, grid
+from cone_jax.sweeps import Axis, Cell, Sweep, definition, grid, load_sweep, tables
 
 DIGITS = "configs/digits.py"
 
@@ -96,3 +96,25 @@ def test_files(tmp_path):
         sweeps.load_sweep("no/such.py")
     with pytest.raises(UserError, match=r"sweep option \('digit'\) is unknown"):
         sweeps.load_sweep("configs/sweeps/momentum.py:digit")
+
+
+def test_the_papers_values_stand_beside_imagenet_only(tmp_path):
+    sweep = load_sweep("configs/sweeps/momentum.py")
+    values = [cell.paper for cell in sweep.cells]
+    assert values == [78.5, 78.6, 78.7, 78.5]
+    imagenet = definition.base_config(sweep)
+    assert definition.beside(sweep, imagenet) == sweep
+    for changes in (
+        {"data.name": "cifar100"},
+        {"data.source": "image_folder", "data.path": str(tmp_path)},
+    ):
+        own = definition.beside(sweep, definition.apply_settings(imagenet, changes))
+        assert {cell.paper for cell in own.cells} == {None}
+        assert own.paper_setting == ""
+        assert "paper" not in tables.as_markdown(own, tables.entries(own, ()))
+    for number in range(1000):
+        (tmp_path / "train" / f"n{number:08}").mkdir(parents=True)
+    assert definition.beside(sweep, definition.apply_settings(imagenet, changes)) == sweep
+    digits = load_sweep("configs/sweeps/momentum.py:digits")
+    shown = definition.beside(digits, definition.base_config(digits))
+    assert {cell.paper for cell in shown.cells} == {None}

@@ -15,7 +15,7 @@ from cone_jax import runtime
 
 runtime.use_fast_cpu_convolutions()
 
-from cone_jax import distributed, training
+from cone_jax import distributed, storage, training
 from cone_jax.errors import Interrupted, TrainingFailed
 from cone_jax.evaluation.classification import Classification
 from cone_jax.modes.command_line import load_recipe
@@ -46,7 +46,8 @@ def main(workdir: str, process: str, count: str, port: str, stop: str) -> None:
     real_evaluate = Classification.evaluate
 
     def evaluate(*arguments):
-        Path(workdir, "evaluating").touch()
+        if not storage.is_remote(workdir):
+            Path(workdir, "evaluating").touch()
         return real_evaluate(*arguments)
 
     loop.train_step, Classification.evaluate = step, evaluate

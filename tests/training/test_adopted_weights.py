@@ -89,7 +89,7 @@ def test_what_the_user_sets_stays_and_must_fit(config, run):
     config.model.options.width = 8
     adopted = pretrained.adopt(config, RECIPE, "latest")
     assert adopted.model.options.width == 8
-    with pytest.raises(UserError, match=r"is no resnet8 as the config describes it.*model\.name"):
+    with pytest.raises(UserError, match=r"does not fit the backbone of resnet8: .*model\.name"):
         pretrained.check_weights(adopted)
 
 

@@ -54,12 +54,12 @@ def test_damaged_files_are_reported_once_by_path_and_training_goes_on(config, fo
     config.data.damaged_limit = 0.1
     output = io.StringIO()
     metrics = training.train(config, tmp_path / "run", Console(file=output, width=500))
-    assert output.getvalue().count(f"cannot read {broken}; replaced") == 1
+    assert output.getvalue().count(f"cannot read {broken}; replaced (") == 1
     assert metrics["test/top1"] >= 0.9
 
 
 def test_too_many_damaged_files_end_the_run(config, folder, tmp_path):
-    for index in range(0, 12, 4):
+    for index in range(0, 20, 4):
         (folder / "train" / "red" / f"{index:02}.png").write_bytes(b"rubbish")
     with pytest.raises(UserError, match=r"of 40 images cannot be read.*data.damaged_limit"):
         training.train(config, tmp_path / "run", Console(quiet=True))

@@ -1,6 +1,7 @@
 """The platform of the mesh decides what a step is made of, not that of the process."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,10 @@ from cone_jax.training.train_state import abstract_state
 class Client:
     platform: str
     platform_version: str = "a stand-in"
+
+    def get_default_layout(self, dtype: Any, shape: tuple[int, ...], _: "Device") -> Any:
+        here = jax.devices()[0]
+        return here.client.get_default_layout(dtype, shape, here)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,12 +18,13 @@ import numpy as np
 import portpicker
 import pytest
 
-from cone_jax import distributed
+from cone_jax import distributed, storage
 from cone_jax.errors import UserError
 from cone_jax.training.run import Run
-from cone_jax.workdir import load_config
+from cone_jax.workdir import load_config, lock
 from cone_jax.workdir.checkpoints import Checkpoints
 from cone_jax.workdir.metrics import METRICS_FILE, read_records
+from tests import bucket_servers
 
 ROOT = Path(__file__).parent.parent.parent
 DRIVER = Path(__file__).parent / "process_driver.py"
@@ -93,6 +94,32 @@ def test_two_processes_equal_one_and_one_goes_on_after_two(tmp_path, records):
 
     run_processes(tmp_path / "two", count=1, devices=4)
     assert_equal_records(read_records(tmp_path / "two" / METRICS_FILE), records)
+
+
+def test_two_processes_write_one_run_in_a_bucket_and_hold_its_lock_together(left_alone, records):
+    with bucket_servers.running("gcs") as port, bucket_servers.reached("gcs", port) as url:
+        workdir = storage.path(f"{url}/two")
+        processes = start_processes(str(workdir), count=2, devices=2)
+        try:
+            while not (workdir / lock.LOCK_FILE).exists():
+                assert all(process.poll() is None for process in processes), processes
+                time.sleep(0.05)
+            refusal = rf"in use by process {processes[0].pid} on"
+            with pytest.raises(UserError, match=refusal), lock.held(workdir, print, 60.0):
+                pass
+            for process in processes:
+                _, errors = process.communicate(timeout=280)
+                assert process.returncode == 0, errors
+        finally:
+            for process in processes:
+                process.kill()
+        assert not (workdir / lock.LOCK_FILE).exists()
+        assert_equal_records(read_records(workdir / METRICS_FILE), records)
+        arrays, best = final_state(workdir)
+    expected_arrays, expected_best = final_state(left_alone)
+    assert best == expected_best
+    for actual, expected in zip(arrays, expected_arrays, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
 
 
 # Process 0 is also the one that the others meet at; its loss makes JAX abort them.

@@ -17,6 +17,8 @@ from cone_jax.errors import UserError
 class ArraySource:
     """Pixels uint8 [N, H, W] or [N, H, W, 3] and labels [N] in ``range(len(class_names))``."""
 
+    is_holdout = False  # whether it is what `data.holdout` leaves to test on
+
     def __init__(
         self,
         images: np.ndarray,
@@ -44,15 +46,15 @@ class ArraySource:
                 f"0..{len(class_names) - 1}, the classes to train on"
             )
         self._images = images[..., 0] if channels == (1,) else images
-        self._labels = labels
+        self.labels = labels
         self.class_names = tuple(class_names)
         self._name = name
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> Record:
-        return Record(self._images[index], int(self._labels[index]))
+        return Record(self._images[index], int(self.labels[index]))
 
     def describe(self, index: int) -> str:
         return f"{self._name}[{index}]"
@@ -74,7 +76,9 @@ def open_npz(split: str, path: str, holdout: float = 0.1, holdout_seed: int = 0)
         chosen = _holdout_part(labels, splits.part(split), holdout, holdout_seed)
         images = _member(root, "images")
         whole = ArraySource(images, labels, _class_names(root, labels), str(root))
-        return ArraySource(images[chosen], labels[chosen], whole.class_names, f"{root}:{split}")
+        part = ArraySource(images[chosen], labels[chosen], whole.class_names, f"{root}:{split}")
+        part.is_holdout = splits.part(split) == "held-out"
+        return part
     files = {file.stem: file for file in sorted(root.glob("*.npz"))}
     train, own = splits.match("train", files), splits.match(split, files)
     if train is None or own is None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cone_jax import storage
 from cone_jax.data import decode
 from cone_jax.data.sources import splits
 from cone_jax.data.sources.source import Record
@@ -43,12 +44,18 @@ class ImageFolderSource:
     """Files of one part of an image folder, read when asked for."""
 
     def __init__(
-        self, root: Path, class_names: tuple[str, ...], paths: list[bytes], labels: list[int]
+        self,
+        root: Path,
+        class_names: tuple[str, ...],
+        paths: list[bytes],
+        labels: list[int],
+        is_holdout: bool = False,
     ) -> None:
         self._root = os.fspath(root)
         self._paths = PathTable(paths)
         self.labels = np.asarray(labels, np.int32)
         self.class_names = class_names
+        self.is_holdout = is_holdout
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -91,9 +98,25 @@ def split_names(path: str) -> tuple[str, ...]:
     return found if splits.match("test", found) else ("train", "test")
 
 
+def has_parts(path: str) -> bool:
+    """Whether `path` holds a folder per part, instead of one per class."""
+    return bool(_split_folders(_root(path)))
+
+
+def open_whole(path: str) -> ImageFolderSource:
+    """All images of the class folders in `path`, none held out."""
+    root = _root(path)
+    return _scan(root, _class_names(root))
+
+
 def _root(path: str) -> Path:
     if not path:
         raise UserError("data.path is empty; give the folder that holds the images")
+    if storage.is_remote(path):
+        raise UserError(
+            f"data.path ({path}) is in a bucket, and single images are read from a disk; copy the "
+            "folder here, or train on a packed one"
+        )
     root = Path(path).expanduser()
     if not root.is_dir():
         raise UserError(f"data.path ({root}) is not a folder; give the one that holds the images")
@@ -177,7 +200,7 @@ def _scan(
         labels += [label] * len(files)
     if not paths:
         raise UserError(f"{folder} has one image a class, so nothing is left to test on; add more")
-    return ImageFolderSource(folder, class_names, paths, labels)
+    return ImageFolderSource(folder, class_names, paths, labels, part == "held-out")
 
 
 def _images_below(root: Path, relative: str) -> Iterator[bytes]:

@@ -5,23 +5,38 @@ from typing import Any
 
 import numpy as np
 
+from cone_jax import storage
 from cone_jax.data import decode
-from cone_jax.data.sources import array, fgvc_aircraft, image_folder, packed, splits, tfds
-from cone_jax.data.sources.source import Record, Source
+from cone_jax.data.sources import (
+    array,
+    coco_source,
+    fgvc_aircraft,
+    image_folder,
+    packed,
+    splits,
+    tfds,
+)
+from cone_jax.data.sources.source import OBJECTS, Record, Source
 from cone_jax.errors import UserError, closest
 from cone_jax.settings import Data
 from cone_jax.spec_strings import Registry
 
 # Each opens a split of the data set that the section ``data`` of a config names.
-_OWN: dict[str, Callable[[str, Data], Source]] = {
+_OWN: dict[str, Callable[[str, Data], Source] | str] = {
     "array": lambda split, data: array.open_npz(split, data.path, data.holdout, data.holdout_seed),
+    "coco": lambda split, data: coco_source.open_coco(
+        split, data.path, data.empty_images, data.holdout, data.holdout_seed
+    ),
     "digits": lambda split, data: array.open_digits(split),
     "fgvc_aircraft": lambda split, data: fgvc_aircraft.open_fgvc_aircraft(split, data.path),
+    "hf_datasets": "cone_jax.data.sources.hf_datasets:open_arrow",
     "image_folder": lambda split, data: image_folder.open_image_folder(
         split, data.path, data.holdout, data.holdout_seed
     ),
     "packed": lambda split, data: packed.open_packed(split, data.path),
+    "table": "cone_jax.data.sources.table:open_table",
     "tfds": lambda split, data: tfds.open_tfds(split, data.name, data.path, data.label_key),
+    "webdataset": "cone_jax.data.sources.webdataset:open_webdataset",
 }
 SOURCES = Registry("source", "cone_jax.sources", _OWN)
 
@@ -50,10 +65,23 @@ def open_source(data: Data, split: str) -> Source:
     if kind not in SOURCES:
         raise UserError(f"data.source ({kind!r}) is not a source; {closest(kind, SOURCES)}")
     if kind == "tfds" or split.isidentifier():  # TFDS reads expressions itself
-        return SOURCES[kind](split, data)
+        return _open_part(data, split)
     return splits.open_expression(
-        split, lambda part: SOURCES[kind](part, data), data.holdout, data.holdout_seed
+        split, lambda part: _open_part(data, part), data.holdout, data.holdout_seed
     )
+
+
+def has_objects(source: Source) -> bool:
+    """Whether records are pictures with objects, and not with one class each."""
+    return getattr(source, "label_kind", "") == OBJECTS
+
+
+def _open_part(data: Data, part: str) -> Source:
+    if storage.is_remote(data.path):
+        from cone_jax.data import staging
+
+        data = staging.localised(data, part)
+    return SOURCES[data.source](part, data)
 
 
 _CHANNELS = 3
@@ -75,19 +103,28 @@ class CachedSource:
     """
 
     def __init__(
-        self, source: Source, max_bytes: int, *, max_pixels: int = decode.MAX_PIXELS
+        self,
+        source: Source,
+        max_bytes: int,
+        *,
+        max_pixels: int = decode.MAX_PIXELS,
+        upright: bool = True,
     ) -> None:
         """Args:
         source: where records come from.
         max_bytes: the most that all kept pictures may take together.
         max_pixels: of a picture that is decoded at all, as for `decode.open_image`.
+        upright: False where some reader wants pictures as stored: those to be turned stay encoded.
         """
         self._source = source
+        self._upright = upright
         self._share = max_bytes // max(len(source), 1)
         self._max_pixels = max_pixels
         self._kept: list[Record | None] = [None] * len(source)
         self._is_passed = bytearray(len(source))  # 1: looked at before, and not to be kept
         self.class_names = source.class_names
+        self.labels: np.ndarray | None = getattr(source, "labels", None)
+        self.is_holdout: bool = getattr(source, "is_holdout", False)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -102,6 +139,9 @@ class CachedSource:
 
     def describe(self, index: int) -> str:
         return self._source.describe(index)
+
+    def relative_path(self, index: int) -> str:
+        return splits.key_of(self._source, index)
 
     def _keep(self, index: int, record: Record) -> Record:
         # Threads that come here together store equal values.
@@ -122,6 +162,8 @@ class CachedSource:
             picture = decode.Picture(image, max_pixels=self._max_pixels)
             width, height = picture.size
             if width * height * _CHANNELS > self._share:
+                return None
+            if picture.is_marked and not self._upright:
                 return None
             return np.array(picture.full())
         except decode.DamagedImage:

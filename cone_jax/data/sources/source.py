@@ -1,15 +1,18 @@
 """What every data set looks like to the rest of the project: records by index."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 
 class Record(NamedTuple):
-    """One labelled image: an encoded file, or pixels as uint8 [H, W, 3] or [H, W]."""
+    """One labelled image: an encoded file, or pixels as uint8 [H, W, 3] or [H, W].
+
+    A source whose `label_kind` is "objects" has all objects of the image in place of its class.
+    """
 
     image: bytes | np.ndarray
-    label: int
+    label: Any
 
 
 class Source(Protocol):
@@ -27,3 +30,6 @@ class Source(Protocol):
     def describe(self, index: int) -> str:
         """Where record `index` comes from, for messages: a path, or ``cifar100/train[12]``."""
         ...
+
+
+OBJECTS = "objects"  # the `label_kind` of sources whose records are pictures with objects

@@ -12,14 +12,16 @@ Which records are held out follows from `data.holdout_seed`, as wherever a test 
 """
 
 import hashlib
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from cone_jax.data import decode
 from cone_jax.data.sources.source import Record, Source
 from cone_jax.errors import UserError
 
@@ -98,6 +100,70 @@ def held_out(keys: Sequence[bytes], fraction: float, seed: int) -> set[int]:
     return set(sorted(range(len(keys)), key=rank)[:count])
 
 
+def folds_of(source: Source, count: int, seed: int) -> np.ndarray:
+    """Which of `count` folds each record is in: each class is spread evenly over them.
+
+    As with `held_out`, a hash of (seed, key) decides, and classes take turns in who begins.
+    """
+    labels, salt = labels_of(source), seed.to_bytes(8, "little", signed=True)
+    folds, begin = np.zeros(len(source), np.int32), 0
+    for label in np.unique(labels):
+        keys = {
+            member: os.fsencode(key_of(source, member))
+            for member in np.flatnonzero(labels == label).tolist()
+        }
+        ranked = sorted(
+            keys,
+            key=lambda member: (
+                hashlib.blake2b(keys[member], digest_size=8, key=salt, person=b"folds").digest(),
+                keys[member],
+            ),
+        )
+        folds[ranked] = (begin + np.arange(len(ranked))) % count
+        begin += len(ranked)
+    return folds
+
+
+def long_tail(source: Source, ratio: float, seed: int) -> np.ndarray:
+    """The records that are left of a balanced set when it is thinned out to a long tail, in order.
+
+    Of C classes with up to n records, class c keeps ``n * ratio ** (-c / (C - 1))`` of its own,
+    rounded down (Cao et al., 2019), and at least one; which, a hash of (seed, key) decides.
+    """
+    labels, salt = labels_of(source), seed.to_bytes(8, "little", signed=True)
+    counts = np.bincount(labels[labels >= 0], minlength=len(source.class_names))
+    last = max(len(counts) - 1, 1)
+    kept: list[int] = []
+    for label in range(len(counts)):
+        room = max(1, int(counts.max() * ratio ** (-label / last)))
+        keys = {m: os.fsencode(key_of(source, m)) for m in np.flatnonzero(labels == label).tolist()}
+
+        def rank(member: int, keys: dict[int, bytes] = keys) -> tuple[bytes, bytes]:
+            digest = hashlib.blake2b(keys[member], digest_size=8, key=salt, person=b"long tail")
+            return digest.digest(), keys[member]
+
+        kept += sorted(keys, key=rank)[:room]
+    return np.array(sorted(kept), np.int64)
+
+
+def labels_of(source: Source) -> np.ndarray:
+    """The label of each record; -1 where it cannot be read. Reads them all if it has to."""
+    labels = getattr(source, "labels", None)
+    return np.array([_label(source, i) for i in range(len(source))]) if labels is None else labels
+
+
+def _label(source: Source, index: int) -> int:
+    try:
+        return source[index].label
+    except decode.DamagedImage:
+        return -1
+
+
+def key_of(source: Source, index: int) -> str:
+    """By its path where it has one, a file stays on its side when others are added."""
+    return getattr(source, "relative_path", str)(index)
+
+
 PARTS = ("kept", "held_out")
 
 
@@ -108,6 +174,12 @@ class Subset:
         self._source = source
         self._records = records
         self.class_names = source.class_names
+        self.label_kind = getattr(source, "label_kind", "class")
+        labels = getattr(source, "labels", None)
+        self.labels = None if labels is None else labels[records]
+
+    def objects(self, index: int) -> Any:
+        return self._source.objects(int(self._records[index]))  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
         return len(self._records)
@@ -118,6 +190,9 @@ class Subset:
     def describe(self, index: int) -> str:
         return self._source.describe(int(self._records[index]))
 
+    def relative_path(self, index: int) -> str:
+        return key_of(self._source, int(self._records[index]))
+
 
 class Concatenation:
     """Sources with the same classes, one after the other."""
@@ -126,6 +201,14 @@ class Concatenation:
         self._sources = tuple(sources)
         self._ends = tuple(accumulate(len(source) for source in sources))
         self.class_names = sources[0].class_names
+        self.label_kind = getattr(sources[0], "label_kind", "class")
+        labels = [getattr(source, "labels", None) for source in sources]
+        known = [each for each in labels if each is not None]
+        self.labels = np.concatenate(known) if len(known) == len(labels) else None
+
+    def objects(self, index: int) -> Any:
+        source, own = self._find(index)
+        return source.objects(own)  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -137,6 +220,10 @@ class Concatenation:
     def describe(self, index: int) -> str:
         source, own = self._find(index)
         return source.describe(own)
+
+    def relative_path(self, index: int) -> str:
+        source, own = self._find(index)
+        return f"{self._sources.index(source)}/{key_of(source, own)}"
 
     def _find(self, index: int) -> tuple[Source, int]:
         if not 0 <= index < len(self):
@@ -173,14 +260,10 @@ def _open_term(term: str, open_part: Callable[[str], Source], holdout: float, se
 
 def _held_out(source: Source, holdout: float, seed: int) -> np.ndarray:
     """Of each record whether it is held out."""
-    labels = getattr(source, "labels", None)
-    if labels is None:
-        labels = np.array([source[index].label for index in range(len(source))])
-    # By its path where it has one, a file stays on its side when others are added.
-    key = getattr(source, "relative_path", str)
+    labels = labels_of(source)
     held = np.zeros(len(source), bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        keys = [key(member).encode() for member in members.tolist()]
+        keys = [os.fsencode(key_of(source, member)) for member in members.tolist()]
         held[members[sorted(held_out(keys, holdout, seed))]] = True
     return held

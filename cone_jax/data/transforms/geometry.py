@@ -120,17 +120,20 @@ class CentreCrop(Transform):
 class ResizedCentreCrop(Transform):
     """`CentreCrop` after `Resize`, computing only the pixels that the crop keeps.
 
-    Besides the time this saves, an image 20,000 pixels wide and 2 high can be evaluated at all.
+    Besides the time this saves, an image 20,000 pixels wide and 2 high can be evaluated at all:
+    `exact` resizes the whole image first, as torchvision and timm do, unless it becomes too large.
     """
 
     resize: Resize
     crop: CentreCrop
+    exact: bool = False
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> Raster:
         width, height = decode.size_of(image)
         resized_height, resized_width = self.resize.output_size(height, width)
         out_height, out_width = spec_strings.height_and_width("size", self.crop.size)
-        if out_height > resized_height or out_width > resized_width:
+        too_small = out_height > resized_height or out_width > resized_width
+        if too_small or (self.exact and resized_height * resized_width <= MAX_PIXELS):
             return self.crop(self.resize(image, rng), rng)
         left, top = _centred(resized_width, out_width), _centred(resized_height, out_height)
         x, y = width / resized_width, height / resized_height
@@ -144,13 +147,13 @@ class ResizedCentreCrop(Transform):
         return self.crop.size_after(size)
 
 
-def fused(transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
-    """The same transforms with every centre crop of a resized image done in one pass."""
+def fused(transforms: tuple[Transform, ...], exact: bool = False) -> tuple[Transform, ...]:
+    """The same transforms with every centre crop of a resized image as one, `exact` or quick."""
     result: list[Transform] = []
     for transform in transforms:
         before = result[-1] if result else None
         if isinstance(before, Resize) and isinstance(transform, CentreCrop):
-            result[-1] = ResizedCentreCrop(before, transform)
+            result[-1] = ResizedCentreCrop(before, transform, exact)
         else:
             result.append(transform)
     return tuple(result)

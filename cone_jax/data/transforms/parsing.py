@@ -29,8 +29,10 @@ OPERATIONS: dict[str, type[Transform]] = {
 }
 
 
-def parse(specs: Iterable[str], field: str = "transform") -> Pipeline:
+def parse(specs: Iterable[str], field: str = "transform", pixels: str = "fast") -> Pipeline:
     """The pipeline that a config's list of transforms describes; errors name its `field`.
+
+    `pixels` is how exactly it computes: see `Pipeline`.
 
     >>> parse(("resize(256)", "centre_crop(224)")).output_size()
     (224, 224)
@@ -41,7 +43,8 @@ the closest is centre_crop(size)
     """
     if isinstance(specs, str):
         raise UserError(f"{field} must be a list of strings, not the one string {specs!r}")
-    return Pipeline(geometry.fused(tuple(_transform(spec, field) for spec in specs)))
+    steps = tuple(_transform(spec, field) for spec in specs)
+    return Pipeline(geometry.fused(steps, exact=pixels != "fast"), pixels)
 
 
 def _transform(spec: str, field: str) -> Transform:

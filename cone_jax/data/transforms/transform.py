@@ -27,9 +27,20 @@ class Transform(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """The transforms of one view, in order."""
+    """The transforms of one view, in order.
+
+    `pixels` "fast" decodes no more of a JPEG than is needed, and crops and resizes in one pass.
+    "exact" gives bit for bit what Pillow gives on the whole picture, step after step, which is how
+    torchvision and timm evaluate. "stored" does the same without turning a picture by its EXIF
+    orientation: so do their loaders of folders.
+    """
 
     transforms: tuple[Transform, ...]
+    pixels: str = "fast"
+
+    def open(self, data: bytes | np.ndarray) -> "decode.Picture | np.ndarray":
+        """What `__call__` takes, of an encoded file or an array."""
+        return decode.open_image(data, upright=self.pixels != "stored")
 
     def __call__(self, image: Raster, rng: np.random.Generator) -> np.ndarray:
         """Augments one image.
@@ -45,6 +56,8 @@ class Pipeline:
         Raises:
             decode.DamagedImage: the pixels of an encoded picture turn out to be unreadable.
         """
+        if self.pixels != "fast" and isinstance(image, decode.Picture):
+            image = image.full()
         for transform in self.transforms:
             image = transform(image, rng)
         return np.ascontiguousarray(decode.as_array(image))

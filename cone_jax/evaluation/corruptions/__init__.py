@@ -5,9 +5,9 @@
 `parameters` has the benchmark's published numbers, for large pictures (ImageNet-C) and for small
 ones (CIFAR-C); the corruptions follow its definition and are written anew on NumPy, SciPy and
 Pillow. Four things differ from the released files, so that numbers on pictures corrupted here are
-comparable among themselves, but only close to published ones: the random draws; the frost, whose
-photographs cannot be shipped and which is a generated texture here; pixels are rounded, not cut
-off; and the pictures do not go through a JPEG file.
+comparable among themselves, but only close to published ones: the random draws; the frost, a
+generated texture where the user does not have the benchmark's photographs; pixels are rounded, not
+cut off; and the pictures do not go through a JPEG file.
 """
 
 from cone_jax.evaluation.corruptions.corruption import (

@@ -7,6 +7,9 @@ from scipy import ndimage
 
 from cone_jax.evaluation.corruptions import filters
 
+# Half of the side of the benchmark's frame for a disc, unless the disc is larger.
+FRAME = 8
+
 
 def defocus_blur(
     image: np.ndarray, lens: tuple[float, float], rng: np.random.Generator
@@ -22,17 +25,23 @@ def defocus_blur(
 
 @functools.lru_cache(maxsize=32)
 def _disc(radius: float, softness: float) -> np.ndarray:
-    """The disc as a kernel, softened by a small Gaussian, without the empty frame."""
-    reach = max(int(np.ceil(radius)), 1)
-    line = np.arange(-reach, reach + 1)
+    """The disc as a kernel, softened by a small Gaussian, without the empty frame.
+
+    The benchmark softens it in a frame that is mirrored at its border. Discs of radius 8 and 10
+    touch the border, so their kernels sum to 1.013 and 1.011: such pictures are a little brighter.
+    """
+    frame = max(int(np.ceil(radius)), FRAME)
+    line = np.arange(-frame, frame + 1)
     disc = (line[:, None] ** 2 + line**2 <= radius**2).astype(float)
     # The Gaussian has three taps, for a large disc five.
-    taps = np.arange(-1, 2) if radius <= 8 else np.arange(-2, 3)
+    taps = np.arange(-1, 2) if radius <= FRAME else np.arange(-2, 3)
     weights = np.exp(-(taps**2) / (2 * softness**2))
     weights /= weights.sum()
-    kernel = np.pad(disc / disc.sum(), len(taps) // 2)
+    kernel = disc / disc.sum()
     for axis in (0, 1):
-        kernel = ndimage.correlate1d(kernel, weights, axis=axis, mode="constant")
+        kernel = ndimage.correlate1d(kernel, weights, axis=axis, mode="mirror")
+    empty = max(frame - int(np.ceil(radius)) - len(taps) // 2, 0)
+    kernel = kernel[empty : 2 * frame + 1 - empty, empty : 2 * frame + 1 - empty]
     kernel.flags.writeable = False
     return kernel
 

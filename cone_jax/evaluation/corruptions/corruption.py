@@ -1,6 +1,7 @@
 """Corruptions by name, for one picture or for all of a source."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from cone_jax.data import decode
 from cone_jax.data.sources import Source
 from cone_jax.data.sources.source import Record
 from cone_jax.data.transforms import Pipeline
-from cone_jax.evaluation.corruptions import blur, digital, weather
+from cone_jax.evaluation.corruptions import blur, digital, frost, weather
 from cone_jax.evaluation.corruptions.parameters import PARAMETERS, table_for
 
 Corruption = Callable[[np.ndarray, Any, np.random.Generator], np.ndarray]
@@ -25,7 +26,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "motion_blur": blur.motion_blur,
     "zoom_blur": blur.zoom_blur,
     "snow": weather.snow,
-    "frost": weather.frost,
+    "frost": frost.frost,
     "fog": weather.fog,
     "brightness": weather.brightness,
     "contrast": digital.contrast,
@@ -44,6 +45,7 @@ def corrupt(
     severity: int,
     rng: np.random.Generator,
     parameters: str = "auto",
+    frost_folder: str = "",
 ) -> np.ndarray:
     """A corrupted copy of a picture.
 
@@ -53,10 +55,15 @@ def corrupt(
         severity: 1 to 5.
         rng: where the randomness comes from; some corruptions need none.
         parameters: ``imagenet``, ``cifar``, or ``auto``: the one for pictures of this size.
+        frost_folder: where the benchmark's photographs of frost are; empty: a generated texture.
     """
     table = table_for(*image.shape[:2]) if parameters == "auto" else parameters
     strength = PARAMETERS[table][corruption][severity - 1]
-    corrupted = CORRUPTIONS[corruption](image / 255.0, strength, rng)
+    function: Corruption = CORRUPTIONS[corruption]
+    if corruption == "frost":
+        photographs = frost.photographs(frost_folder, shrunk=table == "cifar")
+        function = functools.partial(frost.frost, photographs=photographs)
+    corrupted = function(image / 255.0, strength, rng)
     return np.round(np.clip(corrupted, 0.0, 1.0) * 255.0).astype(np.uint8)
 
 
@@ -73,6 +80,7 @@ class CorruptedSource:
     severity: int
     seed: int = 0
     parameters: str = "auto"
+    frost_folder: str = ""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -87,10 +95,11 @@ class CorruptedSource:
         rng = np.random.default_rng((self.seed, index, kind, self.severity))
         try:
             image, label = self.source[index]
-            pixels = self.transform(decode.open_image(image), rng)
+            pixels = self.transform(self.transform.open(image), rng)
         except decode.DamagedImage:  # black, as in an evaluation of the clean pictures
             pixels = self.transform(np.zeros((256, 256, 3), np.uint8), rng)
-        return Record(corrupt(pixels, self.corruption, self.severity, rng, self.parameters), label)
+        strength = (self.corruption, self.severity, rng, self.parameters)
+        return Record(corrupt(pixels, *strength, self.frost_folder), label)
 
     def describe(self, index: int) -> str:
         return f"{self.source.describe(index)}, {self.corruption} {self.severity}"

@@ -1,4 +1,4 @@
-"""Snow, frost, fog, glare."""
+"""Snow, fog, glare; frost has a file of its own."""
 
 import numpy as np
 
@@ -25,25 +25,6 @@ def snow(
     layer = filters.motion(layer, radius, sigma, angle=rng.uniform(-135, -45))[..., None]
     whitened = np.maximum(image, (image @ _LUMA)[..., None] * 1.5 + 0.5)
     return kept * image + (1.0 - kept) * whitened + layer + np.rot90(layer, 2)
-
-
-def frost(image: np.ndarray, weights: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    """Ice over the picture: (share of the picture, share of the ice).
-
-    The benchmark lays photographs of frosted glass over the picture. They cannot be shipped; here
-    ice is a generated texture of crystals, bluish white on dark.
-    """
-    picture, ice = weights
-    return picture * image + ice * _ice(image.shape, rng)
-
-
-def _ice(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Crystals grow along the ridges where a cloudy texture changes its sign."""
-    coarse = filters.plasma_for(shape, 2.0, rng)
-    fine = filters.plasma_for(shape, 1.5, rng)
-    ridges = 1.0 - np.abs(2.0 * fine - 1.0)
-    thickness = np.clip(0.25 + 0.75 * coarse, 0.0, 1.0) * ridges**2
-    return thickness[..., None] * np.array([0.86, 0.94, 1.0])
 
 
 def fog(image: np.ndarray, air: tuple[float, float], rng: np.random.Generator) -> np.ndarray:

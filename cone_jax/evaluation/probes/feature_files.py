@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cone_jax import atomic_file
+from cone_jax import storage
 from cone_jax.errors import UserError
 from cone_jax.evaluation.probes.extraction import Features
 
@@ -19,7 +19,7 @@ def write(path: Path, splits: dict[str, Features], class_names: tuple[str, ...])
     """
     check_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file.replacing(path) as unfinished:
+    with storage.replacing(path) as unfinished:
         _WRITERS[path.suffix](unfinished, splits, class_names)
 
 

@@ -98,3 +98,16 @@ def test_another_process_starts_with_an_empty_cache(pictures):
     assert len(pickle.dumps(source)) - empty < 1000
     copy = pickle.loads(pickle.dumps(source))
     np.testing.assert_array_equal(copy[7].image, pictures[1])
+
+
+def test_where_pictures_are_wanted_as_stored_those_to_be_turned_stay_encoded(pictures):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    Image.fromarray(pictures[0]).save(buffer, "JPEG", exif=exif)
+    turned = buffer.getvalue()
+    inner = ListSource([turned, png(pictures[1])])
+    source = CachedSource(inner, max_bytes=10**6, upright=False)
+    assert source[0].image == turned
+    np.testing.assert_array_equal(source[1].image, pictures[1])
+    assert CachedSource(inner, max_bytes=10**6)[0].image.shape == (5, 4, 3)

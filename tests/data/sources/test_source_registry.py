@@ -24,6 +24,7 @@ def test_digits_are_scikit_learns_split_in_two():
 
 def test_kinds_are_named():
     kinds = {"array", "digits", "fgvc_aircraft", "image_folder", "packed", "tfds"}
+    kinds |= {"coco", "hf_datasets", "table", "webdataset"}
     assert set(sources.names()) == kinds
     with pytest.raises(UserError, match="did you mean 'image_folder'"):
         sources.create("image_foldr", "train")

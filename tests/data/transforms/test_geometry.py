@@ -219,3 +219,53 @@ def test_a_first_crop_of_a_large_jpeg_is_close_to_that_of_the_whole() -> None:
         difference = np.abs(reduced.astype(int) - pipeline(whole, np.random.default_rng(4)))
         assert difference.mean() < 1
         assert difference.max() < 12
+
+
+def photograph(width: int, height: int, orientation: int = 1) -> bytes:
+    rng = np.random.default_rng(width)
+    coarse = rng.integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), np.uint8)
+    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=90, exif=exif)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("size", [(700, 530), (530, 1301), (300, 300), (224, 231), (90, 61)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_exact_pixels_are_those_of_torchvisions_steps_on_pillow(size, interpolation):
+    """`Image.open`, `Resize`, `CenterCrop` of torchvision, written with Pillow alone."""
+    data = photograph(*size)
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    width, height = size
+    long = int(256 * max(size) / min(size))
+    resized = (long, 256) if width > height else (256, long)
+    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+    image = image.resize(resized, method[interpolation])
+    left, top = (round((length - 224) / 2.0) for length in resized)
+    expected = np.asarray(image.crop((left, top, left + 224, top + 224)))
+    specs = (f"resize(256, interpolation='{interpolation}')", "centre_crop(224)")
+    pipeline = transforms.parse(specs, pixels="exact")
+    ours = pipeline(pipeline.open(data), np.random.default_rng(0))
+    np.testing.assert_array_equal(ours, expected)
+
+
+def test_pixels_as_stored_leave_the_orientation_alone():
+    data = photograph(400, 300, orientation=6)
+    specs = ("resize(256)", "centre_crop(224)")
+    stored, upright = (transforms.parse(specs, pixels=form) for form in ("stored", "exact"))
+    turned = Image.open(io.BytesIO(data)).transpose(Image.Transpose.ROTATE_270)
+    flat = Image.open(io.BytesIO(data)).convert("RGB")
+    rng = np.random.default_rng(0)
+    for pipeline, image in ((stored, flat), (upright, turned)):
+        ours = pipeline(pipeline.open(data), rng)
+        np.testing.assert_array_equal(ours, pipeline(image, rng))
+    assert not np.array_equal(stored(stored.open(data), rng), upright(upright.open(data), rng))
+
+
+def test_exact_pixels_of_a_picture_that_would_become_too_large_are_the_quick_ones():
+    thin = np.zeros((2, 20_000, 3), np.uint8)
+    for pixels in ("exact", "fast"):
+        pipeline = transforms.parse(("resize(256)", "centre_crop(224)"), pixels=pixels)
+        assert pipeline(thin, np.random.default_rng(0)).shape == (224, 224, 3)

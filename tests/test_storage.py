@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from cone_jax import atomic_file
+from cone_jax import storage
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -10,7 +10,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     target.write_text("old")
 
     def interrupted() -> None:
-        with atomic_file.replacing(target) as unfinished:
+        with storage.replacing(target) as unfinished:
             unfinished.write_text("half of the n")
             raise KeyboardInterrupt
 
@@ -23,7 +23,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_the_file_is_replaced_only_at_the_end(tmp_path):
     target = tmp_path / "x.txt"
     target.write_text("old")
-    with atomic_file.replacing(target) as unfinished:
+    with storage.replacing(target) as unfinished:
         unfinished.write_text("new")
         assert target.read_text() == "old"
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("x.txt", "new")]
@@ -33,7 +33,7 @@ def test_the_error_of_the_block_is_the_one_that_is_seen(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(ValueError, match="mine"),
-        atomic_file.replacing(tmp_path / "file/below") as unfinished,
+        storage.replacing(tmp_path / "file/below") as unfinished,
     ):
         raise ValueError(f"mine, {unfinished}")
 
@@ -43,6 +43,6 @@ def test_the_content_is_on_disk_before_the_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: calls.append(os.fstat(fd).st_size))
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda *paths: calls.append("replace") or replace(*paths))
-    with atomic_file.replacing(target) as unfinished:
+    with storage.replacing(target) as unfinished:
         unfinished.write_text("four")
     assert calls == [4, "replace"]

@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
 
-from cone_jax.detection import pasting, transforms
+from cone_jax.data import decode, masks, objects
 from cone_jax.errors import UserError, optional_module
 
-Segmentation = list[list[float]] | dict[str, Any] | None
+Segmentation = list[np.ndarray] | dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One image and n objects: `boxes` float32 [n, 4], `classes` int32 [n], `crowd` bool [n]."""
+    """One image and n objects: `boxes` float32 [n, 4], `classes` int32 [n], `crowd` bool [n].
+
+    `stated` [n, 4] are the boxes and `areas` [n] the areas as COCO's metric takes them.
+    """
 
     image_id: int
     path: Path
@@ -32,6 +34,8 @@ class Record:
     classes: np.ndarray
     crowd: np.ndarray
     segmentations: tuple[Segmentation, ...]
+    stated: np.ndarray
+    areas: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,17 +54,18 @@ class CocoData:
 
 
 def read(
-    annotations: Path, images: Path, *, masks: bool = True, keep_empty: bool = False
+    annotations: Path, images: Path, *, masks: bool | None = True, keep_empty: bool = False
 ) -> CocoData:
     """Reads the JSON file `annotations`; `images` is the folder that its file names are in.
 
-    With `masks` every object needs a segmentation. `keep_empty` keeps images without an object,
-    which are dropped otherwise (an image with nothing but crowds has none).
+    With `masks` every object needs a segmentation; None takes those that there are. `keep_empty`
+    keeps images without an object, which are dropped otherwise (an image with nothing but crowds
+    has none).
     """
     content = _load_json(annotations)
     labels, names = _categories(content, annotations)
     pictures = _images(content, annotations, images)
-    objects: dict[int, list[dict[str, Any]]] = {image_id: [] for image_id in pictures}
+    found: dict[int, list[dict[str, Any]]] = {image_id: [] for image_id in pictures}
     seen: set[int] = set()
     dropped = clipped = 0
     for index, entry in enumerate(content["annotations"]):
@@ -73,8 +78,8 @@ def read(
         if np.any(parsed["box"][2:] <= parsed["box"][:2]):
             dropped += 1
         else:
-            objects[entry["image_id"]].append(parsed)
-    records = [_record(pictures[image_id], objects[image_id]) for image_id in sorted(pictures)]
+            found[entry["image_id"]].append(parsed)
+    records = [_record(pictures[image_id], found[image_id]) for image_id in sorted(pictures)]
     kept = tuple(each for each in records if keep_empty or not np.all(each.crowd))
     if not kept:
         raise UserError(
@@ -84,34 +89,42 @@ def read(
 
 
 def load(
-    record: Record, *, masks: bool = True, mask_side: int = transforms.MASK_SIDE
-) -> transforms.Example:
-    """Decodes the picture and crops the masks of its objects."""
+    record: Record, *, masks: bool = True, mask_side: int = objects.MASK_SIDE
+) -> objects.Example:
+    """Decodes the picture and crops the masks of its objects; `UserError` where it is damaged."""
     try:
-        with Image.open(record.path) as picture:
-            image = np.asarray(ImageOps.exif_transpose(picture).convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
+        return example(record, record.path.read_bytes(), mask_side if masks else 0)
+    except (OSError, decode.DamagedImage) as error:
         raise UserError(f"{record.path}: not a readable picture ({error}); replace it") from error
-    if image.shape[:2] != record.size:
+
+
+def example(record: Record, image: bytes | np.ndarray, mask_side: int) -> objects.Example:
+    """The picture and its objects; with `mask_side` 0 their masks are left empty.
+
+    `decode.DamagedImage` where the picture cannot be decoded.
+    """
+    pixels = decode.as_array(decode.open_image(image))
+    if pixels.shape[:2] != record.size:
         raise UserError(
-            f"{record.path}: {image.shape[1]} x {image.shape[0]} pixels, but the JSON's width and "
-            f"height are {record.size[1]} x {record.size[0]}; correct the JSON"
+            f"{record.path}: {pixels.shape[1]} x {pixels.shape[0]} pixels, but the JSON's width "
+            f"and height are {record.size[1]} x {record.size[0]}; correct the JSON"
         )
-    number = len(record.boxes)
-    crops = np.zeros((number, mask_side, mask_side), np.uint8)
+    side = mask_side or objects.MASK_SIDE
+    crops = np.zeros((len(record.boxes), side, side), np.uint8)
     frames = record.boxes.copy()
-    if masks:
-        for place, (box, code) in enumerate(zip(record.boxes, record.segmentations, strict=True)):
-            try:
-                bitmap = decode_mask(code, record.size)
-            except ValueError as error:
-                name = f"image_id {record.image_id}, {record.path.name}"
-                raise UserError(f"segmentation of {name}: {error}; correct the JSON") from error
-            crops[place], frames[place] = transforms.crop_mask(bitmap, box, mask_side)
-    return transforms.Example(image, record.boxes, record.classes, record.crowd, crops, frames)
+    for place, (box, code) in enumerate(zip(record.boxes, record.segmentations, strict=True)):
+        if not mask_side or code is None:
+            continue
+        try:
+            bitmap = decode_mask(code, record.size)
+        except ValueError as error:
+            name = f"image_id {record.image_id}, {record.path.name}"
+            raise UserError(f"segmentation of {name}: {error}; correct the JSON") from error
+        crops[place], frames[place] = objects.crop_mask(bitmap, box, side)
+    return objects.Example(pixels, record.boxes, record.classes, record.crowd, crops, frames)
 
 
-def decode_mask(segmentation: Segmentation, size: tuple[int, int]) -> np.ndarray:
+def decode_mask(segmentation: Any, size: tuple[int, int]) -> np.ndarray:
     """Polygons or a run-length code -> bool [H, W].
 
     >>> decode_mask([[0, 0, 2, 0, 2, 1, 0, 1]], (2, 3)).astype(int).tolist()
@@ -124,8 +137,9 @@ def decode_mask(segmentation: Segmentation, size: tuple[int, int]) -> np.ndarray
         if isinstance(counts, list):
             counts = coco_mask.frPyObjects(segmentation, *size)["counts"]
     else:
-        counts = coco_mask.merge(coco_mask.frPyObjects(segmentation, *size))["counts"]
-    return pasting.decode_mask(counts.encode() if isinstance(counts, str) else counts, size)
+        polygons = [np.asarray(polygon, np.float64).tolist() for polygon in segmentation]
+        counts = coco_mask.merge(coco_mask.frPyObjects(polygons, *size))["counts"]
+    return masks.decode_mask(counts.encode() if isinstance(counts, str) else counts, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +223,7 @@ def _annotation(
     pictures: Mapping[int, tuple[int, Path, tuple[int, int]]],
     labels: Mapping[int, int],
     *,
-    masks: bool,
+    masks: bool | None,
 ) -> dict[str, Any]:
     number = entry.integer("id")
     if entry.integer("image_id") not in pictures:
@@ -221,9 +235,15 @@ def _annotation(
     height, width = pictures[entry.content["image_id"]][2]
     box = _box(entry)
     inside = np.clip(box, 0, np.array([width, height, width, height], np.float32))
-    segmentation = _segmentation(entry, (height, width)) if masks else None
+    wanted = masks or (masks is None and bool(entry.content.get("segmentation")))
+    segmentation = _segmentation(entry, (height, width)) if wanted else None
+    area = entry.content.get("area", float(np.prod(box[2:] - box[:2])))
+    if not _is_number(area) or area < 0:
+        raise entry.wrong("area", "a number of at least 0")
     return {
         "id": number,
+        "stated": entry.content["bbox"],
+        "area": area,
         "box": inside,
         "clipped": bool(np.any(np.abs(inside - box) > 1e-3)),
         "label": labels[entry.content["category_id"]],
@@ -256,7 +276,7 @@ def _segmentation(entry: _Entry, size: tuple[int, int]) -> Segmentation:
             raise entry.wrong(
                 "segmentation", "polygons x0, y0, x1, y1, ... of three points or more"
             )
-    return value
+    return [np.asarray(polygon, np.float64) for polygon in value]
 
 
 def _is_number(value: Any) -> bool:
@@ -270,4 +290,6 @@ def _record(picture: tuple[int, Path, tuple[int, int]], objects: list[dict[str, 
         classes=np.array([each["label"] for each in objects], np.int32),
         crowd=np.array([each["crowd"] for each in objects], bool),
         segmentations=tuple(each["segmentation"] for each in objects),
+        stated=np.array([each["stated"] for each in objects], np.float64).reshape(-1, 4),
+        areas=np.array([each["area"] for each in objects], np.float64),
     )

@@ -19,7 +19,7 @@ Path = tuple[str, ...]
 UNUSED = "num_batches_tracked"
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """One array under both names, and the way in either direction."""
 
     theirs: str
@@ -30,8 +30,8 @@ class _Entry(NamedTuple):
 
 def from_torchvision(state: Mapping[str, np.ndarray], settings: Settings) -> dict[str, Any]:
     """torchvision's state dict, as NumPy arrays -> ``{"params": ..., "batch_stats": ...}``."""
-    entries = list(_entries(settings))
-    known = {entry.theirs for entry in entries}
+    expected = list(entries(settings))
+    known = {entry.theirs for entry in expected}
     unknown = sorted(name for name in state if name not in known and not name.endswith(UNUSED))
     if unknown:
         raise UserError(
@@ -39,7 +39,7 @@ def from_torchvision(state: Mapping[str, np.ndarray], settings: Settings) -> dic
             "choose the backbone and heads that they were trained with"
         )
     flat = {}
-    for entry in entries:
+    for entry in expected:
         if entry.theirs not in state:
             raise UserError(f"weights: {entry.theirs!r} is missing; give a complete state dict")
         flat[entry.ours] = entry.read(np.asarray(state[entry.theirs], np.float32))
@@ -52,7 +52,7 @@ def to_torchvision(variables: Mapping[str, Any], settings: Settings) -> dict[str
     flat = traverse_util.flatten_dict(variables)
     return {
         entry.theirs: entry.write(np.asarray(flat[entry.ours], np.float32))
-        for entry in _entries(settings)
+        for entry in entries(settings)
     }
 
 
@@ -65,11 +65,17 @@ def _check_classes(flat: Mapping[Path, np.ndarray], settings: Settings) -> None:
         )
 
 
-def _entries(settings: Settings) -> Iterator[_Entry]:
-    fits = settings.neck == "fpn" and settings.head_norm == "none" and settings.masks
-    if not fits or settings.box_head != "linear":
+def fits(settings: Settings) -> bool:
+    """Whether torchvision has a detector like this one."""
+    heads = settings.head_norm == "none" and settings.box_head == "linear"
+    return settings.neck == "fpn" and heads and settings.masks
+
+
+def entries(settings: Settings) -> Iterator[Entry]:
+    """Every array of the detector under both names."""
+    if not fits(settings):
         raise UserError("torchvision's weights need detection.neck fpn, linear box head, no norms")
-    yield from _backbone(settings)
+    yield from backbone_entries(settings)
     for level in range(4):
         for theirs, ours in (("inner_blocks", "inner"), ("layer_blocks", "layer")):
             name = f"backbone.fpn.{theirs}.{level}.0"
@@ -91,7 +97,8 @@ def _entries(settings: Settings) -> Iterator[_Entry]:
     yield from _convolution(name, ("mask_head", "logits", "conv"))
 
 
-def _backbone(settings: Settings) -> Iterator[_Entry]:
+def backbone_entries(settings: Settings) -> Iterator[Entry]:
+    """The part of `entries` that a classification network has, too."""
     body = "backbone.body"
     variant = resnet.VARIANTS[settings.backbone]
     bottleneck = variant.block is resnet.Bottleneck
@@ -109,7 +116,7 @@ def _backbone(settings: Settings) -> Iterator[_Entry]:
 
 def _conv_norm(
     prefix: str, conv: str, norm: str, path: Path, names: tuple[str, str]
-) -> Iterator[_Entry]:
+) -> Iterator[Entry]:
     yield _transposed(f"{prefix}.{conv}.weight", (*path, names[0], "kernel"), (2, 3, 1, 0))
     for theirs, collection, ours in (
         ("weight", "params", "scale"),
@@ -120,17 +127,17 @@ def _conv_norm(
         yield _same(f"{prefix}.{norm}.{theirs}", (collection, *path, names[1], ours))
 
 
-def _convolution(theirs: str, ours: Path) -> Iterator[_Entry]:
+def _convolution(theirs: str, ours: Path) -> Iterator[Entry]:
     yield _transposed(f"{theirs}.weight", (*ours, "kernel"), (2, 3, 1, 0))
     yield _same(f"{theirs}.bias", ("params", *ours, "bias"))
 
 
-def _linear(theirs: str, ours: Path) -> Iterator[_Entry]:
+def _linear(theirs: str, ours: Path) -> Iterator[Entry]:
     yield _transposed(f"{theirs}.weight", (*ours, "kernel"), (1, 0))
     yield _same(f"{theirs}.bias", ("params", *ours, "bias"))
 
 
-def _first_linear(settings: Settings) -> Iterator[_Entry]:
+def _first_linear(settings: Settings) -> Iterator[Entry]:
     """Pooled features are flattened channels first there, channels last here."""
     side, channels = settings.box_resolution, settings.pyramid_channels
 
@@ -149,16 +156,16 @@ def _first_linear(settings: Settings) -> Iterator[_Entry]:
         )
 
     name = "roi_heads.box_head.fc6"
-    yield _Entry(f"{name}.weight", ("params", "box_head", "linear0", "kernel"), read, write)
+    yield Entry(f"{name}.weight", ("params", "box_head", "linear0", "kernel"), read, write)
     yield _same(f"{name}.bias", ("params", "box_head", "linear0", "bias"))
 
 
-def _transposed(theirs: str, ours: Path, axes: tuple[int, ...]) -> _Entry:
+def _transposed(theirs: str, ours: Path, axes: tuple[int, ...]) -> Entry:
     back = tuple(int(axis) for axis in np.argsort(axes))
-    return _Entry(
+    return Entry(
         theirs, ("params", *ours), lambda x: x.transpose(axes), lambda x: x.transpose(back)
     )
 
 
-def _same(theirs: str, ours: Path) -> _Entry:
-    return _Entry(theirs, ours, lambda x: x, lambda x: x)
+def _same(theirs: str, ours: Path) -> Entry:
+    return Entry(theirs, ours, lambda x: x, lambda x: x)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cone_jax.detection import pasting
+from cone_jax.data import masks as mask_lib
 from cone_jax.detection.batch import Detections
 from cone_jax.errors import optional_module
 
@@ -45,7 +45,7 @@ def results(
     """
     entries = []
     for place, (image_id, original) in enumerate(zip(image_ids, originals, strict=True)):
-        boxes = pasting.rescale_boxes(
+        boxes = mask_lib.rescale_boxes(
             np.asarray(detections.boxes[place]), tuple(sizes[place]), original
         )
         for found in np.flatnonzero(np.asarray(detections.valid[place])):
@@ -58,8 +58,8 @@ def results(
             }
             if masks:
                 mask = np.asarray(detections.masks[place, found])
-                picture = pasting.paste_mask(mask, boxes[found], original)
-                entry["segmentation"] = pasting.encode_mask(picture)
+                picture = mask_lib.paste_mask(mask, boxes[found], original)
+                entry["segmentation"] = mask_lib.encode_mask(picture)
             entries.append(entry)
     return entries
 

@@ -1,0 +1,230 @@
+"""Object stores: paths below gs:// and s3://, and what their file systems do when one stays away.
+
+Only `storage` imports this, and only for a path in a bucket. Files go through fsspec (gcsfs, s3fs);
+arrays of checkpoints through TensorStore, which has drivers of its own.
+"""
+
+import asyncio
+import io
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from etils import epath
+from etils.epath import gpath
+
+from cone_jax.errors import StoreAway, UserError, optional_module
+
+# The module that fsspec needs, and the extra of this package that brings it.
+_EXTRAS = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}
+_CREDENTIALS = ("DefaultCredentialsError", "NoCredentialsError", "RefreshError", "HttpAuthError")
+_TRANSIENT_S3 = (
+    "SlowDown",
+    "503",
+    "429",
+    "500",
+    "ConnectionError",
+    "ConnectionClosed",
+    "Timeout",
+    "connect to the endpoint",
+    "Connection was closed",
+    "ServiceUnavailable",
+    "reduce your request rate",
+    "InternalError",
+    "Errno 5]",
+    "Errno 16]",
+)
+_PROTOCOLS = {"gs": ("gs", "gcs"), "s3": ("s3",)}
+
+
+def open_path(url: str, field: str) -> Path:
+    """The path of a URL; `UserError` where the bucket has no name or an extra is missing."""
+    scheme, _, rest = url.partition("://")
+    module, extra = _EXTRAS[scheme]
+    if not rest.strip("/"):
+        raise UserError(f"{field} ({url}) names no bucket; give {scheme}://BUCKET/FOLDER")
+    # gcsfs would ask over gRPC what kind of bucket it is, and wait a minute where that is closed.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    optional_module(module, extra)
+    _set_up(scheme)
+    return cast(Path, BucketPath(url))
+
+
+def _set_up(scheme: str) -> None:
+    """Other processes write, too: a listing is never remembered."""
+    fsspec = optional_module("fsspec", _EXTRAS[scheme][1])
+    for protocol in _PROTOCOLS[scheme]:
+        fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
+        if scheme not in _set_up_already:
+            fsspec.register_implementation(protocol, _patient_class(scheme), clobber=True)
+    _set_up_already.add(scheme)
+
+
+_set_up_already: set[str] = set()
+
+
+class _Outage:
+    """Whether a store is away, and for how long it may be."""
+
+    patience = 60.0  # seconds
+    report: Callable[[str], object] = staticmethod(lambda line: None)
+    reported = False
+
+
+def _patient_class(scheme: str) -> Any:
+    """The file system of fsspec, that asks again for as long as `_Outage.patience`.
+
+    Its one gate to the network is wrapped, without the few attempts that it makes by itself.
+    """
+    if scheme == "gs":
+        gcsfs = optional_module("gcsfs", "gcs")
+        once = gcsfs.GCSFileSystem._request.__wrapped__
+        is_transient = optional_module("gcsfs.retry", "gcs").is_retriable
+
+        class PatientGcs(gcsfs.GCSFileSystem):  # type: ignore[name-defined]
+            async def _request(self, *args: Any, **options: Any) -> Any:
+                return await _patiently("gs://", lambda: once(self, *args, **options), is_transient)
+
+        return PatientGcs
+    s3fs = optional_module("s3fs", "s3")
+
+    class PatientS3(s3fs.S3FileSystem):  # type: ignore[name-defined]
+        async def _call_s3(self, *args: Any, **options: Any) -> Any:
+            call = super()._call_s3
+            return await _patiently("s3://", lambda: call(*args, **options), _is_transient_s3)
+
+    return PatientS3
+
+
+def _is_transient_s3(error: BaseException) -> bool:
+    text = f"{type(error).__name__} {error}"
+    return any(sign in text for sign in _TRANSIENT_S3)
+
+
+async def _patiently(
+    store: str, call: Callable[[], Any], is_transient: Callable[[BaseException], bool]
+) -> Any:
+    began, delay = time.monotonic(), 0.5
+    while True:
+        try:
+            result = await call()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            said = next(iter(str(error).splitlines()), "") or type(error).__name__
+            if time.monotonic() - began > _Outage.patience:
+                raise StoreAway(
+                    f"{store} has not answered for {_Outage.patience:g} s ({said})"
+                ) from error
+            if not _Outage.reported:
+                _Outage.reported = True
+                _Outage.report(f"{store} does not answer ({said}); trying again")
+            await asyncio.sleep(delay * random.uniform(0.5, 1.5))
+            delay = min(2 * delay, 15.0)
+        else:
+            _Outage.reported = False
+            return result
+
+
+class BucketPath(gpath.PosixGPath):
+    """A path in a bucket with the methods of `pathlib.Path` that this package uses."""
+
+    @property
+    def _files(self) -> Any:
+        return epath.backend.fsspec_backend.fs(self)
+
+    def absolute(self) -> "BucketPath":
+        return self
+
+    def resolve(self, strict: bool = False) -> "BucketPath":
+        return self
+
+    def expanduser(self) -> "BucketPath":
+        return self
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def is_file(self) -> bool:
+        return bool(self._files.isfile(os.fspath(self)))
+
+    def mkdir(self, *args: Any, **options: Any) -> None:
+        """Nothing to do: a bucket has no directories, and a run does not make buckets."""
+
+    def read_bytes(self) -> bytes:
+        return cast(bytes, self._files.cat_file(os.fspath(self)))
+
+    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
+        with self.open("r", encoding=encoding or "utf-8", errors=errors) as file:
+            return cast(str, file.read())  # ends of lines become those of a file on a disk
+
+    def write_bytes(self, data: bytes) -> int:
+        self._files.pipe_file(os.fspath(self), data)
+        return len(data)
+
+    def write_text(self, data: str, encoding: str | None = None, errors: str | None = None) -> int:
+        return self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
+
+    def open(self, mode: str = "r", **options: Any) -> IO[Any]:
+        """For reading the whole file is fetched; writing is for `storage.replacing`."""
+        if mode not in ("r", "rb"):
+            raise ValueError(f"{self} is in a bucket, which takes whole files: storage.replacing")
+        content = io.BytesIO(self.read_bytes())
+        return content if "b" in mode else io.TextIOWrapper(content, **options)
+
+    def rglob(self, pattern: str) -> "Iterator[BucketPath]":
+        """The files below, sorted; directories are not among them."""
+        prefix = f"{os.fspath(self).partition('://')[0]}://"
+        for name in sorted(self._files.find(os.fspath(self))):
+            if not name.endswith("/") and PurePosixPath(name).match(pattern):
+                yield BucketPath(prefix + name)
+
+    def upload(self, file: Path) -> None:
+        """Puts a local file here, whole."""
+        self._files.put_file(os.fspath(file), os.fspath(self))
+
+    def create(self, content: bytes) -> bool:
+        """Writes only if nothing is here yet."""
+        try:
+            self._files.pipe_file(os.fspath(self), content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def move_to(self, target: "BucketPath") -> None:
+        """Copies everything below to `target`, then deletes it here."""
+        for file in self.rglob("*"):
+            place = target / file.relative_to(self).as_posix()
+            self._files.cp_file(os.fspath(file), os.fspath(place))
+        self.rmtree(missing_ok=True)
+
+    def refusal(self, error: BaseException) -> str | None:
+        """What is wrong with the bucket or the rights in it, in words; None: something else."""
+        name, text = type(error).__name__, str(error)
+        code = str(getattr(error, "code", ""))
+        if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
+            return f"the bucket {self.parts[2]} does not exist"
+        if name in _CREDENTIALS or code == "401" or "nonymous caller" in text:
+            return f"there are no credentials for it ({text.splitlines()[0][:100]})"
+        if isinstance(error, PermissionError) or text.startswith("Forbidden"):
+            return f"permission denied ({text.splitlines()[-1][:100]})"
+        return None
+
+    def reach(self, patience: float, report: Callable[[str], object]) -> None:
+        """Lists the bucket, which needs it to exist, and rights in it."""
+        if self.parts[1] == "s3":
+            raise UserError(
+                f"workdir ({self}) cannot hold checkpoints: Orbax writes no arrays to s3://; train "
+                "to gs:// or a disk, and copy the run"
+            )
+        _Outage.patience, _Outage.report = patience, staticmethod(report)
+        self._files.ls(f"{self.parts[1]}://{self.parts[2]}", detail=False)
+
+    def stored_fingerprint(self) -> tuple[int, str]:
+        """Size and checksum as the store has them."""
+        about = self._files.info(os.fspath(self))
+        checksum = about.get("crc32c") or about.get("ETag") or about.get("etag") or ""
+        return int(about["size"]), str(checksum)

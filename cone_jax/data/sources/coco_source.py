@@ -1,0 +1,164 @@
+"""Pictures with labelled objects as a source: COCO's folders, or a user's own in COCO's form.
+
+    root/annotations/instances_train2017.json, root/train2017/       COCO itself
+    root/annotations/instances_train.json, root/train/ or images/    the same without a year
+    root/train/_annotations.coco.json, pictures beside it            as labelling programs export
+    root/train.json, root/train/ or root/images/
+    root/instances.json, root/images/                                one part; a hold-out is tested
+
+A record's label is a `coco.Record`. The pictures of the test part count even where they hold no
+object: what is found on them is wrong.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cone_jax.data import decode
+from cone_jax.data.sources import coco, splits
+from cone_jax.data.sources.source import OBJECTS, Record, Source
+from cone_jax.errors import UserError
+
+
+class CocoSource:
+    """Pictures of one JSON file, read when asked for."""
+
+    label_kind = OBJECTS
+
+    def __init__(self, data: coco.CocoData, records: Iterable[coco.Record]) -> None:
+        self._records = tuple(records)
+        self.class_names = data.names
+        self.category_ids = data.category_ids
+        # To a hold-out all pictures are of one kind.
+        self.labels = np.zeros(len(self._records), np.int32)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Record:
+        record = self._records[index]
+        try:
+            return Record(record.path.read_bytes(), record)
+        except OSError as error:
+            raise decode.DamagedImage(f"cannot be read: {error.strerror}") from error
+
+    def objects(self, index: int) -> coco.Record:
+        """What is labelled, without reading the picture."""
+        return self._records[index]
+
+    def describe(self, index: int) -> str:
+        return str(self._records[index].path)
+
+    def relative_path(self, index: int) -> str:
+        return self._records[index].path.name
+
+
+def open_coco(
+    split: str,
+    path: str,
+    empty_images: str = "drop",
+    holdout: float = 0.1,
+    holdout_seed: int = 0,
+) -> CocoSource:
+    """The pictures of `split` below `path`; `empty_images` is about those to train on."""
+    if not path:
+        raise UserError("data.path is empty; give the folder that holds COCO's JSON and pictures")
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise UserError(f"data.path ({root}) is not a folder; give the one with COCO's JSON")
+    part = splits.part(split)
+    keep_empty = part == "held-out" or empty_images == "keep"
+    found = _parts(str(root.absolute()))
+    name = splits.match(split, found)
+    tested = splits.match("test", found) is not None
+    if name is not None and (part == "held-out" or tested):
+        data = coco.read(*found[name], masks=None, keep_empty=keep_empty)
+        return CocoSource(data, data.records)
+    whole = found.get("instances") or found.get(splits.match("train", found) or "")
+    if whole is None:
+        raise UserError(
+            f"data.path ({root}) has no JSON file of {split!r}; expected "
+            "annotations/instances_train2017.json with train2017/, train.json with images/, "
+            "train/_annotations.coco.json, or instances.json with images/"
+        )
+    splits.check_holdout(holdout, split, f"data.path ({root})")
+    data = coco.read(*whole, masks=None, keep_empty=True)
+    keys = [record.path.name.encode() for record in data.records]
+    out = splits.held_out(keys, holdout, holdout_seed)
+    return CocoSource(
+        data,
+        (
+            record
+            for index, record in enumerate(data.records)
+            if (index in out) == (part == "held-out") and (keep_empty or not np.all(record.crowd))
+        ),
+    )
+
+
+def _parts(root: str) -> dict[str, tuple[Path, Path]]:
+    """JSON file and folder of pictures, by the name of the part; "instances": the only one."""
+    base = Path(root)
+    found: dict[str, tuple[Path, Path]] = {}
+
+    def add(name: str, file: Path, *folders: Path) -> None:
+        folder = next((each for each in folders if each.is_dir()), None)
+        if folder is None:
+            raise UserError(
+                f"{file} has no folder of pictures; expected {' or '.join(map(str, folders))}"
+            )
+        found.setdefault(name, (file, folder))
+
+    for file in sorted((base / "annotations").glob("instances_*.json")):
+        part = file.stem.removeprefix("instances_")
+        add(part.rstrip("0123456789"), file, base / part, base / "images" / part, base / "images")
+    for file in sorted(base.glob("*/_annotations.coco.json")):
+        add(file.parent.name, file, file.parent)
+    for name in ("train", "val", "valid", "validation", "test"):
+        file = base / f"{name}.json"
+        if file.is_file():
+            add(name, file, base / name, base / "images")
+    if (base / "instances.json").is_file():
+        add("instances", base / "instances.json", base / "images")
+    return found
+
+
+def truth(source: Source) -> dict[str, Any]:
+    """The content of a COCO file for the records of a source, for the metric.
+
+    A picture's id is its place in the source, a category's its label: ids of several files may
+    clash, places cannot.
+    """
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for index in range(len(source)):
+        record = objects_of(source, index)
+        images.append({"id": index, "height": record.size[0], "width": record.size[1]})
+        for place in range(len(record.boxes)):
+            code = record.segmentations[place]
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": index,
+                    "category_id": int(record.classes[place]),
+                    "bbox": record.stated[place].tolist(),
+                    "area": float(record.areas[place]),
+                    "iscrowd": int(record.crowd[place]),
+                    **({} if code is None else {"segmentation": _plain(code)}),
+                }
+            )
+    categories = [{"id": 1 + k, "name": name} for k, name in enumerate(source.class_names)]
+    return {"images": images, "annotations": annotations, "categories": categories}
+
+
+def objects_of(source: Source, index: int) -> coco.Record:
+    """The objects of a record of any source that has some."""
+    record: coco.Record = source.objects(index)  # type: ignore[attr-defined]
+    return record
+
+
+def _plain(segmentation: Any) -> Any:
+    if isinstance(segmentation, dict):
+        return segmentation
+    return [np.asarray(polygon).tolist() for polygon in segmentation]

@@ -1,0 +1,295 @@
+"""Weights by name: from Hugging Face's hub, from the table of published weights, from the web.
+
+    hf://OWNER/NAME[@REVISION]      the repository's model.safetensors, and what it says of itself
+    timm:NAME, torchvision:NAME     a row of the table (`cone_jax.interop.published`)
+    https://HOST/FILE#sha256=HEX    a file and its hash
+
+The hub is asked through `huggingface_hub`: its cache, tokens and offline mode are those of its
+documentation. Other files are kept in the user's cache directory, and appear there only once
+their hash is right.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich import progress
+
+from cone_jax.errors import Failure, UserError, optional_module
+from cone_jax.interop import published
+from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.models import ModelSpec
+
+WEIGHTS_FILE = "model.safetensors"
+SCHEMES = ("hf://", "timm:", "torchvision:", "https://", "http://")
+_HF = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?/?")
+_TIMEOUT = 60  # seconds without an answer
+
+
+class DownloadFailed(Failure):
+    """The network, or who is at its other end."""
+
+
+class Fetched(NamedTuple):
+    """Weights on this disk, and what is known of them beside their tensors."""
+
+    path: Path
+    metadata: ExportMetadata | None = None
+    options: Mapping[str, Any] = {}  # of the architecture
+    network: str = ""  # its name here, where the table has it
+    spec: ModelSpec | None = None  # all of it, where an export says so
+    said: str = ""  # a line about what applies to it
+
+
+def is_reference(text: str) -> bool:
+    """Whether `text` names weights that are not on this disk.
+
+    >>> is_reference("timm:resnet50.a1_in1k"), is_reference("runs/birds")
+    (True, False)
+    """
+    return text.startswith(SCHEMES)
+
+
+def fetch(reference: str) -> Fetched:
+    """The file that `reference` names, downloaded unless it has been before."""
+    if reference.startswith(("timm:", "torchvision:")):
+        row = published.find(reference)
+        path = _from_hub(row.file) if row.file.startswith("hf://") else _from_web(row.file)
+        return Fetched(path, row.metadata, row.options, row.network)
+    if reference.startswith("hf://"):
+        return _described(reference)
+    return Fetched(_from_web(reference))
+
+
+def cached(reference: str) -> Path | None:
+    """Where the weights are on this disk; None: they have not been downloaded."""
+    file = published.find(reference).file if reference.startswith(("timm:", "tor")) else reference
+    if not file.startswith("hf://"):
+        place = _place(file)
+        return place if place.exists() else None
+    try:
+        hub = optional_module("huggingface_hub", "hub")
+    except UserError:
+        return None
+    repo, revision = parse(file)
+    found = hub.try_to_load_from_cache(repo, WEIGHTS_FILE, revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def parse(reference: str) -> tuple[str, str | None]:
+    match = _HF.fullmatch(reference)
+    if match is None:
+        raise UserError(f"{reference} is not a repository; write hf://OWNER/NAME or with @REVISION")
+    return match["repo"], match["revision"]
+
+
+def _from_hub(reference: str, file: str = WEIGHTS_FILE) -> Path:
+    """One file of a repository; what goes wrong in one line."""
+    hub = optional_module("huggingface_hub", "hub")
+    errors = optional_module("huggingface_hub.errors", "hub")
+    repo, revision = parse(reference)
+    try:
+        return Path(hub.hf_hub_download(repo, file, revision=revision))
+    except errors.GatedRepoError as error:
+        raise UserError(
+            f"{reference} is gated; accept its terms on the hub and log in: hf auth login"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(
+            f"{reference} does not exist, or is private (log in with: hf auth login); check its "
+            "name"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise UserError(
+            f"{reference} has no revision {revision!r}; leave it out, or check it"
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        if hub.constants.HF_HUB_OFFLINE:
+            raise UserError(
+                f"{reference} is not in the cache, and HF_HUB_OFFLINE is set; unset it once"
+            ) from error
+        raise DownloadFailed(f"{reference} cannot be reached ({cause(error)})") from error
+    except errors.EntryNotFoundError as error:
+        raise UserError(
+            f"{reference} has no {file}; choose a repository that has, or give one of its files "
+            "as https://...#sha256=..."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        if error.response.status_code == 401:
+            raise UserError(
+                f"{reference} does not exist, or is private, or your token is not valid (401); log "
+                "in with: hf auth login"
+            ) from error
+        raise DownloadFailed(f"{reference}: {cause(error)}") from error
+    except (OSError, ValueError) as error:
+        raise DownloadFailed(f"{reference} could not be downloaded: {cause(error)}") from error
+
+
+def cause(error: BaseException) -> str:
+    """The first line of what went wrong at the bottom of it."""
+    inner = error.__cause__ or error
+    code = getattr(getattr(inner, "response", None), "status_code", None)
+    if code == 429:
+        return "too many requests (429); wait a little, or log in"
+    return str(inner).strip().partition("\n")[0] or type(inner).__name__
+
+
+def _described(reference: str) -> Fetched:
+    """Weights of a repository with what its config files say, timm's or transformers'."""
+    path = _from_hub(reference)
+    config = _json(reference, "config.json")
+    if "pretrained_cfg" in config:
+        return Fetched(path, _of_timm(reference, config), spec=_own_spec(reference, config))
+    if config.get("model_type") == "resnet":
+        options = {"stride_in_1x1": True} if config.get("downsample_in_bottleneck") else {}
+        said = "; the stride is in the 1x1 convolutions" if options else ""
+        preprocessor = _json(reference, "preprocessor_config.json")
+        metadata = _of_transformers(reference, config, preprocessor)
+        return Fetched(path, metadata, options, said=said)
+    return Fetched(path)
+
+
+def _json(reference: str, file: str) -> dict[str, Any]:
+    """A small file of the repository; empty where it has none."""
+    try:
+        content = json.loads(_from_hub(reference, file).read_text(encoding="utf-8"))
+    except UserError:
+        return {}
+    except ValueError as error:
+        raise UserError(f"{reference}: its {file} is damaged ({error})") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _own_spec(reference: str, config: Mapping[str, Any]) -> ModelSpec | None:
+    """The network of a repository that was pushed from here and that timm does not have."""
+    if "cone_jax" not in config:
+        return None
+    try:
+        return ModelSpec.from_dict(config["cone_jax"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{reference}: its config.json is damaged ({error!r})") from error
+
+
+def _of_timm(reference: str, config: Mapping[str, Any]) -> ExportMetadata:
+    found = config["pretrained_cfg"]
+    size = (found.get("test_input_size") or found["input_size"])[-1]
+    crop = found.get("test_crop_pct") or found.get("crop_pct") or 0.875
+    names = config.get("label_names") or found.get("label_names")
+    count = config.get("num_classes") or found.get("num_classes")
+    if not names and count == len(published.class_names()):
+        names = published.class_names()
+    return ExportMetadata(
+        class_names=tuple(names or ()),
+        image_size=size,
+        mean=tuple(found["mean"]),
+        std=tuple(found["std"]),
+        transforms=published.evaluation_transforms(
+            math.floor(size / crop), size, found.get("interpolation", "bicubic")
+        ),
+        origin={"weights": reference, "licence": found.get("license") or ""},
+    )
+
+
+# Pillow's numbers, as transformers stores them.
+_RESAMPLING = {2: "bilinear", 3: "bicubic"}
+
+
+def _of_transformers(
+    reference: str, config: Mapping[str, Any], preprocessor: Mapping[str, Any]
+) -> ExportMetadata | None:
+    if "image_mean" not in preprocessor:
+        return None
+    size = preprocessor.get("size", 224)
+    if isinstance(size, Mapping):
+        size = size.get("shortest_edge") or size.get("height", 224)
+    labels = config.get("id2label", {})
+    # Resized first to size / crop_pct, as its image processor does below 384 pixels.
+    resize = int(size / preprocessor.get("crop_pct", 0.875)) if size < 384 else size
+    return ExportMetadata(
+        class_names=tuple(labels[str(index)] for index in range(len(labels))),
+        image_size=size,
+        mean=tuple(preprocessor["image_mean"]),
+        std=tuple(preprocessor["image_std"]),
+        transforms=published.evaluation_transforms(
+            resize, size, _RESAMPLING.get(preprocessor.get("resample", 3), "bicubic")
+        ),
+        origin={"weights": reference},
+    )
+
+
+def _digest(url: str) -> tuple[str, str]:
+    """The address, and the digits of its SHA-256 that it says, the way PyTorch's files do."""
+    address, _, given = url.partition("#")
+    if given:
+        match = re.fullmatch(r"sha256=([0-9a-fA-F]{8,64})", given)
+        if match is None:
+            raise UserError(f"{url}: what follows # must be sha256= and 8 to 64 digits")
+        return address, match[1].lower()
+    match = re.search(r"-([0-9a-f]{8,64})\.\w+$", address)
+    if match is None:
+        raise UserError(f"{url} has no hash; add #sha256=DIGITS, as its publisher names them")
+    return address, match[1]
+
+
+def _place(url: str) -> Path:
+    """Where a file from the web is kept."""
+    address, digits = _digest(url)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "cone_jax" / "weights" / digits / address.rpartition("/")[2]
+
+
+def _from_web(url: str) -> Path:
+    """A file by its address, checked against its hash."""
+    address, digits = _digest(url)
+    place = _place(url)
+    if place.exists():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=place.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            found = _download(address, file)
+        if not found.startswith(digits):
+            raise DownloadFailed(
+                f"{address} is not what its name says: its SHA-256 begins with "
+                f"{found[: len(digits)]}, not {digits}; nothing is kept of it"
+            )
+        os.replace(name, place)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return place
+
+
+def _download(address: str, file: Any) -> str:
+    """Writes what is at `address`; its SHA-256."""
+    digest = hashlib.sha256()
+    try:
+        with (
+            urllib.request.urlopen(address, timeout=_TIMEOUT) as answer,
+            progress.wrap_file(
+                answer,
+                int(answer.headers.get("Content-Length") or 0),
+                description=address.rpartition("/")[2],
+            ) as content,
+        ):
+            expected = int(answer.headers.get("Content-Length") or 0)
+            size = 0
+            while block := content.read(2**20):
+                digest.update(block)
+                file.write(block)
+                size += len(block)
+    except urllib.error.HTTPError as error:
+        raise DownloadFailed(f"{address}: the server says {error.code} {error.reason}") from error
+    except OSError as error:
+        raise DownloadFailed(f"{address} cannot be downloaded: {error}") from error
+    if size < expected:
+        raise DownloadFailed(f"{address} broke off after {size} of {expected} bytes; try again")
+    return digest.hexdigest()

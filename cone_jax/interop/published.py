@@ -1,0 +1,122 @@
+"""Weights that others have published, by name: the table and ImageNet's classes.
+
+`published.csv` has a row per set of weights: what it is called, which network of ours it is, where
+the file is, the beginning of its SHA-256 where that is published, how pictures become its input,
+and the top-1 accuracy that its publisher reports. `imagenet_classes.csv` has the 1,000 classes in
+the order of their labels, which is that of their WordNet ids.
+"""
+
+import ast
+import csv
+import difflib
+import functools
+from collections import Counter
+from importlib import resources
+from typing import Any, NamedTuple
+
+from cone_jax.errors import UserError
+from cone_jax.interop.metadata import ExportMetadata
+
+IMAGENET = "imagenet"
+
+
+class PublishedWeights(NamedTuple):
+    """A row of the table."""
+
+    id: str  # timm:resnet50.a1_in1k
+    network: str
+    options: dict[str, Any]
+    file: str  # hf://owner/name, or https://...
+    sha256: str  # the digits that are published; "" where none are
+    size: int
+    resize: int
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: str
+    top1: float | None  # per cent, as its publisher reports
+    licence: str
+
+    @property
+    def metadata(self) -> ExportMetadata:
+        """What the weights need at the input, and what they say."""
+        return ExportMetadata(
+            class_names=class_names() if self.classes == IMAGENET else (),
+            image_size=self.size,
+            mean=self.mean,
+            std=self.std,
+            transforms=evaluation_transforms(self.resize, self.size, self.interpolation),
+            origin={"weights": self.id, "licence": self.licence},
+        )
+
+
+def evaluation_transforms(resize: int, size: int, interpolation: str) -> tuple[str, ...]:
+    """The short side to `resize`, then the centre."""
+    return (f"resize({resize}, interpolation={interpolation!r})", f"centre_crop({size})")
+
+
+@functools.cache
+def table() -> dict[str, PublishedWeights]:
+    """All rows, by id."""
+    return {row["id"]: _row(row) for row in _read("published.csv")}
+
+
+def find(reference: str) -> PublishedWeights:
+    """The weights called ``timm:NAME`` or ``torchvision:NAME``.
+
+    Of torchvision's the last are meant where only the network is named.
+    """
+    rows = table()
+    if reference in rows:
+        return rows[reference]
+    of_network = [name for name in rows if name.startswith(f"{reference}.")]
+    if of_network and (reference.startswith("torchvision:") or len(of_network) == 1):
+        return rows[of_network[-1]]
+    if of_network:
+        raise UserError(
+            f"{reference} has been trained {len(of_network)} times; choose one of "
+            f"{', '.join(of_network)}"
+        )
+    near = difflib.get_close_matches(reference, rows, n=1, cutoff=0.5)
+    cure = f"did you mean {near[0]!r}? " if near else ""
+    raise UserError(
+        f"{reference} is not in the table of published weights; {cure}--mode=weights lists it, and "
+        "hf://OWNER/NAME takes any repository"
+    )
+
+
+@functools.cache
+def wordnet_ids() -> tuple[str, ...]:
+    """Those of ImageNet's classes, by label."""
+    return tuple(row["wordnet_id"] for row in _read("imagenet_classes.csv"))
+
+
+@functools.cache
+def class_names() -> tuple[str, ...]:
+    """The names of ImageNet's classes, by label; two of the same name get their ids.
+
+    >>> class_names()[:3], len(set(class_names()))
+    (('tench', 'goldfish', 'great white shark'), 1000)
+    """
+    names = [row["name"] for row in _read("imagenet_classes.csv")]
+    counts = Counter(names)
+    pairs = zip(names, wordnet_ids(), strict=True)
+    return tuple(name if counts[name] == 1 else f"{name} ({number})" for name, number in pairs)
+
+
+def _row(row: dict[str, str]) -> PublishedWeights:
+    options = (part.partition("=") for part in row["options"].split())
+    parsed: dict[str, Any] = {
+        "options": {name: ast.literal_eval(value) for name, _, value in options},
+        "size": int(row["size"]),
+        "resize": int(row["resize"]),
+        "mean": tuple(map(float, row["mean"].split())),
+        "std": tuple(map(float, row["std"].split())),
+        "top1": float(row["top1"]) if row["top1"] else None,
+    }
+    return PublishedWeights(**{**row, **parsed})
+
+
+def _read(file: str) -> list[dict[str, str]]:
+    text = resources.files("cone_jax.interop").joinpath(file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))

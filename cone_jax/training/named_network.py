@@ -1,0 +1,187 @@
+"""Published weights as a network to use, without a run of ours: predict, evaluate, export.
+
+    network = named_network.open_network("timm:mobilenetv2_100.ra_in1k", print)
+
+The architecture is recognised by the tensors. What the weights need at the input comes with them;
+where nothing says it, ImageNet's classes and statistics at 224 pixels are assumed, and that is
+said. A folder is evaluated in the classes of the network: its class folders are matched by
+name or, of ImageNet, by WordNet id.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from cone_jax import models, storage, workdir
+from cone_jax.config.run_config import load_recipe, use_objective
+from cone_jax.console import Report
+from cone_jax.data import datasets
+from cone_jax.data.datasets import Dataset
+from cone_jax.data.sources import Source, image_folder
+from cone_jax.errors import UserError
+from cone_jax.evaluation.label_maps import RelabelledSource
+from cone_jax.evaluation.registry import Variables
+from cone_jax.interop import files, hub, importing, layouts, metadata, published
+from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.models import ModelSpec
+from cone_jax.training.run import Run
+from cone_jax.training.run_directory import DeployedNetwork
+
+# What is assumed of weights that come with no word about their input.
+_ASSUMED = "ImageNet's classes, mean and std, 224 of 256 pixels, bilinear"
+_STEP = 0  # nothing has been trained
+
+
+def open_network(reference: str, report: Report) -> DeployedNetwork:
+    """The network of published weights, or of a file, with its classifier."""
+    if hub.is_reference(reference):
+        fetched = hub.fetch(reference)
+    else:
+        fetched = _described(storage.path(reference, "--model"))
+    weights = files.read_weights(fetched.path)
+    if weights.layout == layouts.OWN and fetched.spec is None:
+        raise UserError(f"--model ({reference}) is a run; give it as --workdir")
+    spec = fetched.spec or importing.recognise(weights.tensors)
+    if spec is None:
+        raise UserError(
+            f"--model ({reference}) holds none of the networks here ({', '.join(models.names())})"
+        )
+    spec = dataclasses.replace(_with_options(spec, fetched.options), dtype="float32")
+    encoder = models.build(spec)
+    description = fetched.metadata or _assumed(spec, reference, report)
+    if len(description.class_names) != spec.num_classes:
+        names = tuple(map(str, range(spec.num_classes)))
+        description = dataclasses.replace(description, class_names=names)
+    expected = models.abstract_variables(encoder, description.image_size)
+    variables, account = importing.from_tensors(
+        weights.tensors, encoder, expected, source=reference, layout=weights.layout
+    )
+    steps = " ".join(description.transforms)
+    report(f"{account.summary()}; {spec.name}, {steps}, mean {description.mean}{fetched.said}")
+    origin = {"step": _STEP, "weights": reference, **description.origin}
+    return DeployedNetwork(encoder, variables, dataclasses.replace(description, origin=origin))
+
+
+def _described(path: Path) -> hub.Fetched:
+    """A file, of which nothing is known, or an export, which says all."""
+    if not (path / metadata.FILE).exists():
+        return hub.Fetched(path)
+    _, spec, description = metadata.read(path)
+    return hub.Fetched(path, description, spec=spec)
+
+
+def _with_options(spec: ModelSpec, options: Mapping[str, Any]) -> ModelSpec:
+    merged = {**dict(spec.options), **options}
+    return dataclasses.replace(spec, options=tuple(sorted(merged.items())))
+
+
+def _assumed(spec: ModelSpec, reference: str, report: Report) -> ExportMetadata:
+    names = published.class_names()
+    if spec.num_classes != len(names):
+        names = tuple(map(str, range(spec.num_classes)))
+    report(f"{reference} does not say what it needs at its input; assumed: {_ASSUMED}")
+    return ExportMetadata(
+        class_names=names,
+        image_size=224,
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        transforms=published.evaluation_transforms(256, 224, "bilinear"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedRun:
+    """What evaluation asks of the directory of a run, for a network that none of ours trained."""
+
+    path: Path  # where results go
+    config: ConfigDict
+    network: DeployedNetwork
+
+    @classmethod
+    def open(
+        cls, reference: str, config: ConfigDict, recipe: str, path: Path, report: Report
+    ) -> "NamedRun":
+        """The network on the data of `config`, with its own input where `recipe` is unchanged."""
+        network = open_network(reference, report)
+        return cls(path, _fitted(config, recipe, network), network)
+
+    def title(self, step: int) -> str:
+        """How results call the network."""
+        return str(self.network.metadata.origin["weights"])
+
+    @functools.cached_property
+    def run(self) -> Run:
+        return Run.open(self.config, _in_classes(self.config, self.network.metadata.class_names))
+
+    def resolve(self, step: int | str = "latest") -> int:
+        """There is one network only."""
+        if str(step) not in ("latest", str(_STEP)):
+            raise UserError(f"--step ({step}) is for runs; --model has one network")
+        return _STEP
+
+    def variables(self, stage: Run, step: int, network: str = "evaluated") -> Variables:
+        """The only network that there is."""
+        return self.network.variables
+
+
+def _fitted(config: ConfigDict, recipe: str, network: DeployedNetwork) -> ConfigDict:
+    """`config` for evaluating `network`: its architecture, and its input where not set by hand."""
+    fitted, spec, described = ConfigDict(config.to_dict()), network.encoder.spec, network.metadata
+    use_objective(fitted, "cross_entropy")
+    fitted.model.name, fitted.model.stem = spec.name, spec.stem
+    fitted.model.projection = False
+    for name, value in spec.options:
+        fitted.model.options[name] = value
+    given, stated = (workdir.flatten(c) for c in (config, load_recipe(*recipe.split(":", 1))))
+    known = {
+        "data.mean": described.mean,
+        "data.std": described.std,
+        "data.test_transforms": described.transforms,
+    }
+    for field, value in known.items():
+        if given[field] == stated[field]:
+            fitted.update_from_flattened_dict({field: value})
+    return fitted.lock()
+
+
+def _in_classes(config: ConfigDict, class_names: tuple[str, ...]) -> Dataset:
+    """The data of `config` in the network's classes; a folder without parts is tested whole."""
+    data = config.data
+    if data.source == "image_folder" and not image_folder.has_parts(data.path):
+        whole = image_folder.open_whole(data.path)
+        return Dataset(*(_relabelled(whole, class_names) for _ in range(2)))
+    train, test = (datasets.open_split(data, part) for part in (data.train_split, data.test_split))
+    return Dataset(_relabelled(train, class_names), _relabelled(test, class_names))
+
+
+def _relabelled(source: Source, class_names: tuple[str, ...]) -> RelabelledSource:
+    return RelabelledSource(source, class_names, match_classes(source.class_names, class_names))
+
+
+def match_classes(own: Sequence[str], class_names: tuple[str, ...]) -> tuple[int, ...]:
+    """The label that each class of a folder has in the network, by name or WordNet id.
+
+    >>> names = published.class_names()
+    >>> match_classes(["n01440764", "Great_white shark"], names)
+    (0, 2)
+    """
+    places = {_plain(name): label for label, name in enumerate(class_names)}
+    if class_names == published.class_names():
+        places |= {number: label for label, number in enumerate(published.wordnet_ids())}
+    found = [places.get(_plain(name)) for name in own]
+    unknown = [name for name, label in zip(own, found, strict=True) if label is None]
+    if unknown:
+        raise UserError(
+            f"data.path: class {unknown[0]!r} ({len(unknown)} such) is none of the "
+            f"{len(class_names)} classes of the network, such as {class_names[0]!r}; name the "
+            "folders so, or by WordNet ids"
+        )
+    return tuple(label for label in found if label is not None)
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().replace("_", " ").split())

@@ -1,0 +1,193 @@
+"""Object stores on loopback for tests: Google's (gcp-storage-emulator) and S3 (moto), and a proxy.
+
+    python tests/bucket_servers.py gcs 9123
+
+serves the bucket ``bucket`` until it is ended. The emulator ignores conditions and does not say
+which generation of an object it sends; without both there is no lock and no OCDBT, so they are
+added here as Google documents them.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from http import HTTPStatus
+from pathlib import Path
+from unittest import mock
+
+BUCKET = "bucket"
+
+
+def serve_gcs(port: int) -> None:
+    from gcp_storage_emulator.exceptions import NotFound
+    from gcp_storage_emulator.handlers import objects
+
+    insert, download = objects.insert, objects.download
+
+    def generation(storage, bucket, name):
+        try:
+            return str(storage.get_file_obj(bucket, name)["generation"])
+        except NotFound:
+            return "0"
+
+    def conditional_insert(request, response, storage, *args, **kwargs):
+        asked = request.query.get("ifGenerationMatch")
+        name = (request.query.get("name") or [None])[0]
+        if asked and name is None:  # of a multipart upload the name is in its first part
+            name = request.data["meta"]["name"]
+        if asked and generation(storage, request.params["bucket_name"], name) != asked[0]:
+            response.status = HTTPStatus.PRECONDITION_FAILED
+            return
+        insert(request, response, storage, *args, **kwargs)
+
+    def dated_download(request, response, storage, *args, **kwargs):
+        found = generation(storage, request.params["bucket_name"], request.params["object_id"])
+        download(request, response, storage, *args, **kwargs)
+        response["x-goog-generation"] = found
+        if request.query.get("ifGenerationNotMatch") == [found]:
+            response.status = HTTPStatus.NOT_MODIFIED
+            response.write_file(b"")
+
+    objects.insert, objects.download = conditional_insert, dated_download
+    from gcp_storage_emulator.server import create_server  # takes the handlers when imported
+
+    server = create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
+    server.start()
+    threading.Event().wait()
+
+
+def serve_s3(port: int) -> None:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port)
+    server.start()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
+    urllib.request.urlopen(request)
+    threading.Event().wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(kind: str):
+    """A server in a process of its own; gives its port."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, __file__, kind, str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    path = f"/storage/v1/b/{BUCKET}" if kind == "gcs" else f"/{BUCKET}"
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline or process.poll() is not None:
+                    raise
+                time.sleep(0.1)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def environment(kind: str, port: int) -> dict[str, str]:
+    """What a client has to know; the names are those of gcsfs, s3fs and TensorStore."""
+    address = f"http://127.0.0.1:{port}"
+    if kind == "gcs":
+        return {
+            "STORAGE_EMULATOR_HOST": address,
+            "TENSORSTORE_GCS_HTTP_URL": address,
+            "FSSPEC_GCS_TOKEN": "anon",
+            "NO_GCE_CHECK": "true",
+            # Otherwise gcsfs asks for a minute what kind of bucket it is, in another protocol.
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        }
+    return {
+        "AWS_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+@contextlib.contextmanager
+def reached(kind: str, port: int):
+    """This process and its children reach the server; gives the URL of its bucket."""
+    import fsspec
+    from etils.epath import backend
+
+    with mock.patch.dict(os.environ, environment(kind, port)):
+        fsspec.config.set_conf_env(fsspec.config.conf)
+        try:
+            yield f"{'gs' if kind == 'gcs' else 's3'}://{BUCKET}"
+        finally:
+            # fsspec and epath keep file systems, and with them the address of the server.
+            fsspec.get_filesystem_class(kind).clear_instance_cache()
+            backend.fsspec_backend._get_filesystem.cache_clear()
+
+
+class FaultyProxy:
+    """Passes connections on to a server, or does what `fault` says with them instead.
+
+    `fault` is called with the number of a connection and returns "" (pass it on), "cut" (close it),
+    or an HTTP status such as "503 Service Unavailable".
+    """
+
+    def __init__(self, target: int, fault=lambda number: "") -> None:
+        self.fault, self.failed, self._target, self._count = fault, 0, target, 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                connection, _ = self._listener.accept()
+                self._count += 1
+                threading.Thread(
+                    target=self._serve, args=(connection, self._count), daemon=True
+                ).start()
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        with connection, contextlib.suppress(OSError):
+            fault = self.fault(number)
+            if fault:
+                self.failed += 1
+                if fault != "cut":
+                    connection.recv(1 << 16)
+                    answer = f"HTTP/1.0 {fault}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                    connection.sendall(answer.encode())
+                return
+            with socket.create_connection(("127.0.0.1", self._target)) as server:
+                back = threading.Thread(target=_pump, args=(server, connection), daemon=True)
+                back.start()
+                _pump(connection, server)
+                back.join()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
+if __name__ == "__main__":
+    sys.path.remove(str(Path(__file__).parent))  # of the tests, whose names are not packages
+    {"gcs": serve_gcs, "s3": serve_s3}[sys.argv[1]](int(sys.argv[2]))
+    os._exit(0)

@@ -1,0 +1,138 @@
+"""Fine-tuning: a rate of its own for the backbone, the head first, and an early end."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from rich.console import Console
+
+from cone_jax import training
+from cone_jax.config import load_recipe
+from cone_jax.errors import Interrupted, UserError
+from cone_jax.evaluation import accuracy
+from cone_jax.settings import Optimizer
+from cone_jax.training import loop, optimizers
+from cone_jax.training.run import Run
+from cone_jax.workdir.metrics import read_records
+from tests import tiny_run
+
+QUIET = Console(quiet=True)
+
+
+@pytest.mark.parametrize("name", sorted(optimizers.OPTIMIZERS))
+def test_the_backbone_follows_at_its_own_rate_once_the_head_has_begun(name):
+    """Its steps are those of the same optimiser at a tenth of the rate, as long as that is all."""
+    params = {"backbone": {"kernel": jnp.ones(3)}, "classifier": {"kernel": jnp.ones(3)}}
+    grads = jax.tree.map(lambda x: x * jnp.array([0.1, -0.2, 0.3]), params)
+    settings = {"name": name, "learning_rate": 0.1, "weight_decay": 0.01}
+    plain = optimizers.create(Optimizer(**settings), optax.constant_schedule(0.1))
+    own = optimizers.create(
+        Optimizer(**settings, backbone_rate=0.1, head_epochs=0.5),
+        optax.constant_schedule(0.1),
+        steps_per_epoch=4,
+    )
+    states = plain.init(params), own.init(params)
+    for step in range(4):
+        expected, first = plain.update(grads, states[0], params)
+        found, second = own.update(grads, states[1], params)
+        states = first, second
+        np.testing.assert_array_equal(
+            found["classifier"]["kernel"], expected["classifier"]["kernel"]
+        )
+        factor = 0.0 if step < 2 else 0.1
+        np.testing.assert_allclose(
+            found["backbone"]["kernel"], factor * expected["backbone"]["kernel"], rtol=1e-6
+        )
+
+
+def test_without_it_the_state_of_an_optimiser_is_what_it_was():
+    params = {"backbone": {"kernel": jnp.ones(3)}}
+    states = [
+        optimizers.create(Optimizer(), optax.constant_schedule(0.1)).init(params),
+        optimizers._sgd(Optimizer(), optax.constant_schedule(0.1)).init(params),
+    ]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+
+
+@pytest.fixture
+def config():
+    config = tiny_run.config()
+    config.steps, config.log_every = 12, 3
+    config.evaluation.every_epochs = config.checkpoint.every_epochs = 1 / 3
+    config.evaluation.patience = 2
+    return config
+
+
+@pytest.fixture
+def scores(monkeypatch):
+    """The accuracies that evaluations find, one after the other."""
+    real = accuracy.summarise
+
+    def give(*values):
+        found = iter(values)
+
+        def fixed(examples, num_classes):
+            return dataclasses.replace(real(examples, num_classes), top1=next(found))
+
+        monkeypatch.setattr(accuracy, "summarise", fixed)
+
+    return give
+
+
+def evaluated(directory):
+    records = read_records(directory / "metrics.jsonl")
+    return [record["step"] for record in records if "test/top1" in record]
+
+
+def test_training_ends_when_nothing_gets_better_and_stays_ended(config, scores, tmp_path):
+    every = loop._interval(config.evaluation.every_epochs, Run.open(config))
+    config.steps = 8 * every
+    scores(0.3, 0.5, 0.5, 0.4, 0.9, 0.9, 0.9, 0.9)
+    training.train(config, tmp_path / "run", QUIET)
+    assert evaluated(tmp_path / "run") == [every, 2 * every, 3 * every, 4 * every]
+    training.train(config, tmp_path / "run", QUIET)  # says that it is finished
+    assert len(evaluated(tmp_path / "run")) == 4
+
+
+def test_an_interrupted_run_ends_where_it_would_have_ended(config, scores, tmp_path, monkeypatch):
+    every = loop._interval(config.evaluation.every_epochs, Run.open(config))
+    config.steps = 8 * every
+    stop_at = 3 * every
+    monkeypatch.setattr(loop.Interruption, "requested", lambda self, step: step == stop_at)
+    scores(0.3, 0.5, 0.5)
+    with pytest.raises(Interrupted):
+        training.train(config, tmp_path / "run", QUIET)
+    monkeypatch.setattr(loop.Interruption, "requested", lambda self, step: False)
+    scores(0.4, 0.9, 0.9, 0.9)
+    training.train(config, tmp_path / "run", QUIET)
+    assert evaluated(tmp_path / "run")[-1] == 4 * every
+
+
+def test_patience_needs_one_stage_and_a_metric(config):
+    config.checkpoint.best_metric = ""
+    with pytest.raises(UserError, match=r"evaluation.patience \(2\) must be 0"):
+        Run.open(config)
+
+
+def test_the_recipe_tests_on_what_it_neither_trained_on_nor_stopped_by(tmp_path):
+    config = load_recipe("configs/finetune.py", "early")
+    assert config.data.train_split == "train[kept]"
+    assert config.data.test_split == "test"
+    assert config.checkpoint.best_metric == "validation/top1"
+    assert json.dumps(config.evaluation.evaluators[1]).count("train[held_out]") == 1
+
+
+def test_a_rate_for_training_from_scratch_is_warned_of(config, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(loop.pretrained, "check", lambda run, report: None)
+    config.init_from, config.optimizer.learning_rate = "weights.safetensors", 0.1
+    loop._look_before_training(Run.open(config), said.append)
+    assert "optimizer.learning_rate (0.1) is one for training from scratch" in said[-1]
+    config.optimizer.backbone_rate = 0.1
+    said.clear()
+    loop._look_before_training(Run.open(config), said.append)
+    assert not said

@@ -1,0 +1,177 @@
+"""Weights without a run: recognised, evaluated on any folder whose classes are the network's."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from PIL import Image
+from rich.console import Console
+
+from cone_jax import interop, models
+from cone_jax.config import load_recipe
+from cone_jax.data.sources import image_folder
+from cone_jax.errors import UserError
+from cone_jax.interop import hub, published, state_dict
+from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.modes import MODES, command_line
+from cone_jax.training import named_network, pretrained
+from tests.models import random_variables
+
+CLASSES = {"n01440764": 0, "goldfish": 1, "Great_White_Shark": 2}
+
+
+@pytest.fixture(scope="module")
+def network():
+    encoder = models.create("resnet8", 1000, projection=None)
+    return encoder, random_variables.draw(encoder, 224)
+
+
+@pytest.fixture
+def weights(network, tmp_path):
+    path = tmp_path / "resnet8.safetensors"
+    safetensors.numpy.save_file(state_dict.to_state_dict(*network), path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in CLASSES:
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(2):
+            coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8))
+            picture = coarse.resize((300, 260), Image.Resampling.BICUBIC)
+            picture.save(tmp_path / "photos" / name / f"{index}.png")
+    return tmp_path / "photos"
+
+
+def call(*argv):
+    output = io.StringIO()
+    arguments = command_line.parse(argv, {name: mode.help for name, mode in MODES.items()})
+    MODES[arguments.mode].run(arguments, Console(file=output, width=250))
+    return output.getvalue()
+
+
+def expected_logits(network, folder):
+    """Each picture by hand: Pillow, then the network."""
+    rows, labels = [], []
+    for name, label in sorted(CLASSES.items()):
+        for file in sorted((folder / name).iterdir()):
+            image = Image.open(file).convert("RGB").resize((295, 256), Image.Resampling.BILINEAR)
+            pixels = np.asarray(image.crop((36, 16, 260, 240)), np.float32) / 255
+            rows.append((pixels - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225))
+            labels.append(label)
+    images = np.stack(rows).astype(np.float32)
+    return random_variables.logits(*network, images), np.array(labels)
+
+
+def test_a_folder_is_evaluated_in_the_classes_of_the_network(network, weights, folder, tmp_path):
+    printed = call(
+        "evaluate",
+        f"--model={weights}",
+        f"--config.data.path={folder}",
+        "--config.evaluation.batch_size=8",
+        f"--workdir={tmp_path / 'out'}",
+    )
+    assert "does not say what it needs at its input; assumed: ImageNet's classes" in printed
+    logits, labels = expected_logits(network, folder)
+    shifted = logits - logits.max(1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    scores = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert scores["test/loss"] == pytest.approx(
+        -log_probabilities[np.arange(6), labels].mean(), rel=1e-4
+    )
+    assert scores["test/top1"] == pytest.approx((logits.argmax(1) == labels).mean())
+
+
+def test_what_weights_say_of_their_input_is_applied(network, folder, tmp_path):
+    said = ExportMetadata(
+        class_names=published.class_names(),
+        image_size=96,
+        mean=(0.9, 0.1, 0.2),
+        std=(0.1, 0.2, 0.3),
+        transforms=published.evaluation_transforms(130, 96, "bicubic"),
+        origin={"step": 0},
+    )
+    encoder, variables = network
+    export = interop.export("safetensors", variables, encoder, said, tmp_path)
+    rows, labels = [], []
+    for name, label in sorted(CLASSES.items()):
+        for file in sorted((folder / name).iterdir()):
+            image = Image.open(file).convert("RGB").resize((150, 130), Image.Resampling.BICUBIC)
+            pixels = np.asarray(image.crop((27, 17, 123, 113)), np.float32) / 255
+            rows.append((pixels - said.mean) / said.std)
+            labels.append(label)
+    logits = random_variables.logits(*network, np.stack(rows).astype(np.float32))
+    shifted = logits - logits.max(1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(6), labels]
+    out = tmp_path / "out"
+    data = f"--config.data.path={folder}"
+    call(
+        "evaluate",
+        f"--model={export}",
+        data,
+        "--config.evaluation.batch_size=8",
+        f"--workdir={out}",
+    )
+    scores = json.loads((out / "evaluation.json").read_text())
+    assert scores["test/loss"] == pytest.approx(losses.mean(), rel=1e-4)
+
+
+def test_export_and_predict_need_no_run(weights, folder, tmp_path):
+    call("export", f"--model={weights}", f"--output={tmp_path / 'exports'}")
+    picture = folder / "goldfish" / "0.png"
+    texts = []
+    for flag in (f"--model={weights}", f"--workdir={tmp_path / 'exports' / 'safetensors'}"):
+        printed = call("predict", flag, f"--images={picture}", f"--output={tmp_path / 'p.csv'}")
+        texts.append(next(line for line in printed.splitlines() if line.startswith(str(picture))))
+    assert texts[0] == texts[1]
+
+
+def test_classes_that_are_none_of_the_networks_are_named():
+    with pytest.raises(UserError, match=r"class 'unicorn' \(1 such\) is none of the 1000"):
+        named_network.match_classes(["goldfish", "unicorn"], published.class_names())
+    assert named_network.match_classes(["b", "a"], ("a", "b")) == (1, 0)
+
+
+def test_a_file_of_no_network_here_is_named(tmp_path):
+    path = tmp_path / "other.safetensors"
+    safetensors.numpy.save_file({"x.weight": np.zeros(3, np.float32)}, path)
+    with pytest.raises(UserError, match="holds none of the networks here"):
+        named_network.open_network(str(path), print)
+
+
+def test_weights_are_listed_and_searched():
+    printed = call("weights", "--model=MobileNetV2_1")
+    assert "timm:mobilenetv2_100.ra_in1k" in printed
+    assert "73.0" in printed
+    assert "resnet50" not in printed
+    with pytest.raises(UserError, match="is part of no name"):
+        call("weights", "--model=resnet51")
+
+
+def test_what_weights_need_at_the_input_is_applied_where_the_user_has_not_set_it(
+    tmp_path, monkeypatch
+):
+    row = published.table()["timm:resnet34.ra4_e3600_r224_in1k"]
+    assert row.mean == (0.5, 0.5, 0.5)
+    fetched = hub.Fetched(tmp_path, row.metadata, {"stride_in_1x1": True}, row.network)
+    monkeypatch.setattr(hub, "fetch", lambda reference: fetched)
+    config = load_recipe("folder", "resnet50")
+    config.init_from = row.id
+    said = []
+    adopted = pretrained.adopt_input(config, "folder:resnet50", tmp_path, said.append)
+    assert (adopted.data.mean, adopted.data.std) == (row.mean, row.std)
+    assert adopted.model.options.stride_in_1x1
+    assert adopted.model.name == "resnet50"
+    assert any(line.startswith("data.mean = (0.5, 0.5, 0.5), as timm:resnet34") for line in said)
+    config.data.mean = (0.1, 0.2, 0.3)
+    adopted = pretrained.adopt_input(config, "folder:resnet50", tmp_path, said.append)
+    assert (adopted.data.mean, adopted.data.std) == ((0.1, 0.2, 0.3), row.std)
+
+
+def test_a_folder_of_classes_has_no_parts(folder):
+    assert not image_folder.has_parts(str(folder))
+    assert len(image_folder.open_whole(str(folder))) == 6
