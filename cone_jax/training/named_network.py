@@ -10,7 +10,7 @@ name or, of ImageNet, by WordNet id.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from cone_jax.data import datasets
 from cone_jax.data.datasets import Dataset
 from cone_jax.data.sources import Source, image_folder
 from cone_jax.errors import UserError
+from cone_jax.evaluation import label_maps
 from cone_jax.evaluation.label_maps import RelabelledSource
 from cone_jax.evaluation.registry import Variables
 from cone_jax.interop import files, hub, importing, layouts, metadata, published
@@ -159,29 +160,6 @@ def _in_classes(config: ConfigDict, class_names: tuple[str, ...]) -> Dataset:
 
 
 def _relabelled(source: Source, class_names: tuple[str, ...]) -> RelabelledSource:
-    return RelabelledSource(source, class_names, match_classes(source.class_names, class_names))
-
-
-def match_classes(own: Sequence[str], class_names: tuple[str, ...]) -> tuple[int, ...]:
-    """The label that each class of a folder has in the network, by name or WordNet id.
-
-    >>> names = published.class_names()
-    >>> match_classes(["n01440764", "Great_white shark"], names)
-    (0, 2)
-    """
-    places = {_plain(name): label for label, name in enumerate(class_names)}
-    if class_names == published.class_names():
-        places |= {number: label for label, number in enumerate(published.wordnet_ids())}
-    found = [places.get(_plain(name)) for name in own]
-    unknown = [name for name, label in zip(own, found, strict=True) if label is None]
-    if unknown:
-        raise UserError(
-            f"data.path: class {unknown[0]!r} ({len(unknown)} such) is none of the "
-            f"{len(class_names)} classes of the network, such as {class_names[0]!r}; name the "
-            "folders so, or by WordNet ids"
-        )
-    return tuple(label for label in found if label is not None)
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.lower().replace("_", " ").split())
+    is_imagenet = class_names == published.class_names()
+    ids = published.wordnet_ids() if is_imagenet else ()
+    return label_maps.by_name(source, class_names, ids, "data.path")
