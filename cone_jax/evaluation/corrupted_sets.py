@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from cone_jax.data.sources import Source, splits, tfds
 from cone_jax.errors import UserError
 from cone_jax.evaluation import other_sets
 from cone_jax.evaluation.corruptions import CorruptedSource
+from cone_jax.evaluation.label_maps import RelabelledSource
 from cone_jax.evaluation.registry import EvaluatedRun
 
 # What TFDS's cifar10_corrupted calls them.
@@ -63,7 +64,7 @@ def clean_counterpart(test: Source, corrupted: Source) -> Source | None:
     if isinstance(corrupted, CorruptedSource):
         return test
     places = {name: index for index, name in enumerate(_names(test))}
-    names = _names(getattr(corrupted, "source", corrupted))
+    names = _names(corrupted)
     if names and all(name in places for name in names):
         return splits.Subset(test, np.array([places[name] for name in names]))
     return test if len(test) == len(corrupted) else None
@@ -71,9 +72,10 @@ def clean_counterpart(test: Source, corrupted: Source) -> Source | None:
 
 def _names(source: Source) -> list[str]:
     """<class>/<file> of each record, without its suffix; empty where records have no names."""
-    if not hasattr(source, "relative_path"):
+    own: Any = source.source if isinstance(source, RelabelledSource) else source
+    if not hasattr(own, "relative_path"):
         return []
-    paths = (PurePosixPath(source.relative_path(index)) for index in range(len(source)))
+    paths = (PurePosixPath(own.relative_path(index)) for index in range(len(own)))
     return [str(path.with_suffix("")) for path in paths]
 
 

@@ -1,7 +1,7 @@
 """Test sets other than the run's own, in the classes of the run."""
 
 from cone_jax import storage
-from cone_jax.data.sources import Source, image_folder, splits, tfds
+from cone_jax.data.sources import image_folder, splits, tfds
 from cone_jax.evaluation import label_maps
 from cone_jax.evaluation.label_maps import RelabelledSource
 from cone_jax.evaluation.registry import EvaluatedRun
@@ -9,13 +9,11 @@ from cone_jax.evaluation.registry import EvaluatedRun
 
 def open_set(run: EvaluatedRun, data: str, split: str = "") -> RelabelledSource:
     """A folder ``<class>/*``, or a TFDS set; of the latter `split`, or the part for testing."""
-    folder = storage.path(data)
-    source: Source
-    if folder.is_dir():
-        source = image_folder.open_classes(folder, run.dataset.class_names)
-    else:
-        source = open_tfds(run, data, split)
-    return label_maps.relabel(source, run.dataset.class_names, f"data ({data})")
+    trained, field = run.dataset.train, f"data ({data})"
+    if not storage.path(data).is_dir():
+        return label_maps.relabel(open_tfds(run, data, split), trained, field)
+    folder = image_folder.open_whole(data)
+    return label_maps.by_name(folder, trained.class_names, label_maps.class_ids(trained), field)
 
 
 def open_tfds(

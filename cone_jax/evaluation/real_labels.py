@@ -30,7 +30,7 @@ class Real(Evaluator):
 
     def evaluate(self, run: EvaluatedRun, variables: Variables, report: Report) -> Outcome:
         own = other_sets.open_tfds(run, self.data, label_key=ORIGINAL_LABEL)
-        source = label_maps.relabel(own, run.dataset.class_names, f"data ({self.data})")
+        source = label_maps.relabel(own, run.dataset.train, f"data ({self.data})")
         examples = accuracy.examine(run.learner, variables, run.eval_stream(source, report))
         right = []
         for record, prediction in zip(
@@ -38,5 +38,5 @@ class Real(Evaluator):
         ):
             accepted = np.atleast_1d(own.feature(record, REAL_LABELS)).tolist()
             if accepted:
-                right.append(prediction in [source.labels[label] for label in accepted])
+                right.append(prediction in [source.label_of[label] for label in accepted])
         return Outcome({"top1": float(np.mean(right)) if right else float("nan")})

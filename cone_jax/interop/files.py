@@ -22,6 +22,7 @@ import safetensors.numpy
 from cone_jax import storage
 from cone_jax.errors import UserError, closest
 from cone_jax.interop import layouts, metadata
+from cone_jax.models import ModelSpec
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
 
 # Where training programs keep the weights inside what they save.
@@ -29,6 +30,8 @@ WRAPPERS = ("state_dict", "model", "model_state_dict", "net")
 TORCH_SUFFIXES = (".pth", ".pt", ".bin", ".tar", ".th", ".ckpt")
 # Between a file and the name of one network of several in it: checkpoint.pth#model_ema
 PART_MARK = "#"
+# Of programs that know how to save what is in them.
+_OTHER_PROGRAMS = {".h5": "Keras", ".keras": "Keras", ".hdf5": "Keras", ".caffemodel": "Caffe"}
 _LONGEST_HEADER = 100_000_000  # of safetensors, by its specification
 
 Tree = Any
@@ -78,7 +81,12 @@ def _refuse_pretenders(path: Path) -> None:
     if path.suffix in (".pkl", ".pickle"):
         raise UserError(
             f"{path} is a pickle, which can execute code when it is read; save its arrays as "
-            "safetensors"
+            "safetensors, under the names that they have"
+        )
+    if program := _OTHER_PROGRAMS.get(path.suffix):
+        raise UserError(
+            f"{path} is a file of {program}; save its arrays as safetensors, under the names that "
+            "they have there"
         )
     # The first eight bytes of a safetensors file are a length, and may look like anything.
     is_torch = start.startswith((b"PK", b"\x80")) and start[8:9] != b"{"
@@ -93,11 +101,7 @@ def _refuse_pretenders(path: Path) -> None:
 
 def _safetensors_size(path: Path) -> int:
     """How long the file must be by its header; 0 where there is none to read."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > _LONGEST_HEADER:
-            return 0
-        header = file.read(length)
+    length, header = _header(path)
     if len(header) < length:
         return 8 + length
     try:
@@ -106,6 +110,25 @@ def _safetensors_size(path: Path) -> int:
     except (ValueError, AttributeError, TypeError, KeyError, IndexError):
         return 0
     return 8 + length + max(ends, default=0)
+
+
+def _header(path: Path) -> tuple[int, bytes]:
+    """How long the header of a safetensors file should be, and what there is of it."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return (0, b"") if length > _LONGEST_HEADER else (length, file.read(length))
+
+
+def read_description(path: Path) -> tuple[ModelSpec, metadata.ExportMetadata] | None:
+    """What a file of ours says of itself in its header, also without the export around it."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return None
+    try:
+        texts = json.loads(_header(path)[1])["__metadata__"]
+        content = {name: json.loads(texts[name]) for name in texts if name != "format"}
+        return metadata.parse(content)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # nothing, or somebody else's words
 
 
 def _read_directory(path: Path) -> Weights:

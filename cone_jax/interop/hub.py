@@ -46,7 +46,6 @@ class Fetched(NamedTuple):
     options: Mapping[str, Any] = {}  # of the architecture
     network: str = ""  # its name here, where the table has it
     spec: ModelSpec | None = None  # all of it, where an export says so
-    said: str = ""  # a line about what applies to it
 
 
 def is_reference(text: str) -> bool:
@@ -147,13 +146,14 @@ def _described(reference: str) -> Fetched:
     path = _from_hub(reference)
     config = _json(reference, "config.json")
     if "pretrained_cfg" in config:
+        arguments = config.get("model_args") or {}
+        published.refuse_lookalike(str(config.get("architecture", "")), reference, arguments)
         return Fetched(path, _of_timm(reference, config), spec=_own_spec(reference, config))
     if config.get("model_type") == "resnet":
         options = {"stride_in_1x1": True} if config.get("downsample_in_bottleneck") else {}
-        said = "; the stride is in the 1x1 convolutions" if options else ""
         preprocessor = _json(reference, "preprocessor_config.json")
         metadata = _of_transformers(reference, config, preprocessor)
-        return Fetched(path, metadata, options, said=said)
+        return Fetched(path, metadata, options)
     return Fetched(path)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from cone_jax import models, storage
 from cone_jax.errors import UserError
-from cone_jax.interop import files, hub, layouts, state_dict
+from cone_jax.interop import files, first_resnets, hub, layouts, published, state_dict
 from cone_jax.interop.layout_rules import Layout
 from cone_jax.models import Encoder, ModelSpec, convnext, deit, resnet
 
@@ -134,6 +134,11 @@ def from_tensors(
     strict: bool = True,
 ) -> tuple[dict[str, Any], ImportReport]:
     """As `load_initial`, from arrays by name; an empty `layout` is found out."""
+    if not layout:
+        published.refuse_lookalike(source.rpartition("/")[2], source)
+        if found := first_resnets.translate(tensors):
+            first_resnets.check(found, encoder.spec, source)
+            tensors = found.tensors
     values, report = place(tensors, encoder, variables, source=source, layout=layout)
     if not (report.mapped or report.mismatched or report.reinitialised):
         raise UserError(
@@ -225,6 +230,8 @@ def recognise(tensors: Mapping[str, np.ndarray]) -> ModelSpec | None:
     """
     if not any(np.ndim(value) == 4 for value in tensors.values()):  # no convolution of an image
         return None
+    if found := first_resnets.translate(tensors):
+        tensors = found.tensors
     for name in models.names():
         for stem in ("imagenet", "cifar"):
             for options in _shapes(name, tensors):

@@ -61,19 +61,24 @@ def read(directory: Path) -> tuple[dict[str, Any], ModelSpec, ExportMetadata]:
         content = json.loads((directory / FILE).read_text())
         if not re.fullmatch(r"\w[\w.-]*", content["file"]):
             raise ValueError(f"file {content['file']!r} is not beside it")
-        spec = ModelSpec.from_dict(content["model"])
-        fields: dict[str, Any] = {
-            field.name: content[field.name]
-            for field in dataclasses.fields(ExportMetadata)
-            if field.name != "pixels" or "pixels" in content  # which earlier versions do not say
-        }
+        spec, described = parse(content)
     except FileNotFoundError:
         raise UserError(f"{directory} is no export: it has no {FILE}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{directory / FILE} is damaged ({error!r}); export again") from error
+    return content, spec, described
+
+
+def parse(content: Mapping[str, Any]) -> tuple[ModelSpec, ExportMetadata]:
+    """The network and its description; errors of mappings where something is missing."""
+    fields: dict[str, Any] = {
+        field.name: content[field.name]
+        for field in dataclasses.fields(ExportMetadata)
+        if field.name != "pixels" or "pixels" in content  # which earlier versions do not say
+    }
     for name, value in fields.items():
         fields[name] = tuple(value) if isinstance(value, list) else value
-    return content, spec, ExportMetadata(**fields)
+    return ModelSpec.from_dict(content["model"]), ExportMetadata(**fields)
 
 
 def versions() -> dict[str, str]:

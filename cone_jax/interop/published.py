@@ -10,14 +10,25 @@ import ast
 import csv
 import difflib
 import functools
+import re
 from collections import Counter
+from collections.abc import Mapping
 from importlib import resources
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cone_jax.errors import UserError
 from cone_jax.interop.metadata import ExportMetadata
 
 IMAGENET = "imagenet"
+
+# timm's networks that have the names and shapes of one of ours, and compute something else.
+_LOOKALIKES = {
+    r"tf_.*": "it pads as TensorFlow does and has another epsilon in BatchNorm",
+    r"resnet(blur|aa)\d+([._-].*)?": "it blurs where it halves the resolution",
+}
+# What may be said of an architecture of timm without changing what it computes.
+_HARMLESS_ARGUMENTS = re.compile(r"img_size|num_classes|\w*drop\w*|global_pool")
 
 
 class PublishedWeights(NamedTuple):
@@ -83,6 +94,27 @@ def find(reference: str) -> PublishedWeights:
         f"{reference} is not in the table of published weights; {cure}--mode=weights lists it, and "
         "hf://OWNER/NAME takes any repository"
     )
+
+
+def refuse_lookalike(
+    name: str, reference: str, arguments: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """`UserError` for a network of timm's that would load without a word and be another one.
+
+    `name` is its architecture or file, `arguments` what its repository calls it with.
+    """
+    for pattern, reason in _LOOKALIKES.items():
+        if re.fullmatch(pattern, name):
+            raise UserError(
+                f"{reference} is {name}, which has the names and shapes of a network here and is "
+                f"another one: {reason}; choose weights without that"
+            )
+    strange = [key for key in arguments if not _HARMLESS_ARGUMENTS.fullmatch(key)]
+    if strange:
+        raise UserError(
+            f"{reference} changes timm's {name} by {strange[0]}={arguments[strange[0]]!r}, which "
+            "is not known here; choose weights without that"
+        )
 
 
 @functools.cache

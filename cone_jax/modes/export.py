@@ -26,7 +26,7 @@ def export(arguments: Arguments, console: Console) -> None:
         raise UserError(f"--license ({given}) is of what is pushed; add --push=hf://OWNER/NAME")
     licence = pushing.choose_licence(given, "")
     if model := arguments.flags["model"]:
-        network = named_network.open_network(model, say)
+        network = named_network.open_network(model, say, named_network.options_of(arguments.config))
         known = network.metadata.origin.get("licence", "")
         story = Story(licence=pushing.choose_licence(given, known))
     else:

@@ -10,6 +10,7 @@ from cone_jax.console import Report, plain_lines
 from cone_jax.errors import UserError
 from cone_jax.modes.command_line import Arguments
 from cone_jax.prediction import Prediction
+from cone_jax.training import named_network
 from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir import CONFIG_FILE
 
@@ -31,7 +32,9 @@ def predict(arguments: Arguments, console: Console) -> None:
     if output.suffix not in WRITERS:
         raise UserError(f"--output ({output}) must end in {' or '.join(WRITERS)}")
     if model:
-        predictor = prediction.open_published(model, plain_lines(console))
+        predictor = prediction.open_published(
+            model, plain_lines(console), named_network.options_of(arguments.config)
+        )
     else:
         predictor = prediction.open_model(arguments.workdir, step=arguments.flags["step"])
     WRITERS[output.suffix](output, _print_each(predictor(images), console))

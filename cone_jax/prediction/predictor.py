@@ -1,8 +1,9 @@
 """Picture files to classes, a batch at a time."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -110,9 +111,17 @@ def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) 
     return Predictor(_logits_of(network), network.metadata, **options)
 
 
-def open_published(reference: str, report: Report = lambda line: None, **options: Any) -> Predictor:
-    """The predictor of published weights, such as ``timm:mobilenetv2_100.ra_in1k``, or a file."""
-    network = named_network.open_network(reference, report)
+def open_published(
+    reference: str,
+    report: Report = lambda line: None,
+    architecture: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+) -> Predictor:
+    """The predictor of published weights, such as ``timm:mobilenetv2_100.ra_in1k``, or a file.
+
+    `architecture` has options of the network that a file does not tell, such as stride_in_1x1.
+    """
+    network = named_network.open_network(reference, report, architecture)
     return Predictor(_logits_of(network), network.metadata, **options)
 
 

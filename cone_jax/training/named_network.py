@@ -10,8 +10,9 @@ name or, of ImageNet, by WordNet id.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -23,21 +24,37 @@ from cone_jax.data import datasets
 from cone_jax.data.datasets import Dataset
 from cone_jax.data.sources import Source, image_folder
 from cone_jax.errors import UserError
+from cone_jax.evaluation import label_maps
 from cone_jax.evaluation.label_maps import RelabelledSource
 from cone_jax.evaluation.registry import Variables
-from cone_jax.interop import files, hub, importing, layouts, metadata, published
+from cone_jax.interop import (
+    files,
+    first_resnets,
+    hub,
+    importing,
+    layouts,
+    metadata,
+    published,
+)
+from cone_jax.interop.first_resnets import FirstResNet
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.models import ModelSpec
+from cone_jax.training import pretrained
 from cone_jax.training.run import Run
 from cone_jax.training.run_directory import DeployedNetwork
 
 # What is assumed of weights that come with no word about their input.
-_ASSUMED = "ImageNet's classes, mean and std, 224 of 256 pixels, bilinear"
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _STEP = 0  # nothing has been trained
 
 
-def open_network(reference: str, report: Report) -> DeployedNetwork:
-    """The network of published weights, or of a file, with its classifier."""
+def open_network(
+    reference: str, report: Report, options: Mapping[str, Any] = MappingProxyType({})
+) -> DeployedNetwork:
+    """The network of published weights, or of a file, with its classifier.
+
+    `options` of the architecture are those that only the user knows.
+    """
     if hub.is_reference(reference):
         fetched = hub.fetch(reference)
     else:
@@ -50,9 +67,12 @@ def open_network(reference: str, report: Report) -> DeployedNetwork:
         raise UserError(
             f"--model ({reference}) holds none of the networks here ({', '.join(models.names())})"
         )
-    spec = dataclasses.replace(_with_options(spec, fetched.options), dtype="float32")
+    first = None if weights.layout else first_resnets.translate(weights.tensors)
+    known = first_resnets.options(first) if first else {}
+    spec = _with_options(spec, {**known, **fetched.options, **options})
+    spec = dataclasses.replace(spec, dtype="float32")
     encoder = models.build(spec)
-    description = fetched.metadata or _assumed(spec, reference, report)
+    description = fetched.metadata or _assumed(spec, reference, first, report)
     if len(description.class_names) != spec.num_classes:
         names = tuple(map(str, range(spec.num_classes)))
         description = dataclasses.replace(description, class_names=names)
@@ -61,17 +81,30 @@ def open_network(reference: str, report: Report) -> DeployedNetwork:
         weights.tensors, encoder, expected, source=reference, layout=weights.layout
     )
     steps = " ".join(description.transforms)
-    report(f"{account.summary()}; {spec.name}, {steps}, mean {description.mean}{fetched.said}")
+    said = "; the stride is in the 1x1 convolutions" if _has_stride_in_1x1(spec) else ""
+    report(f"{account.summary()}; {spec.name}, {steps}, mean {description.mean}{said}")
     origin = {"step": _STEP, "weights": reference, **description.origin}
     return DeployedNetwork(encoder, variables, dataclasses.replace(description, origin=origin))
 
 
+def options_of(config: ConfigDict) -> dict[str, Any]:
+    """What a user says of the architecture, as `open_network` takes it."""
+    given = config.model.options
+    return {name: given[name] for name in pretrained.WEIGHT_OPTIONS if given[name] is not None}
+
+
+def _has_stride_in_1x1(spec: ModelSpec) -> bool:
+    return bool(dict(spec.options).get(first_resnets.OPTION))
+
+
 def _described(path: Path) -> hub.Fetched:
-    """A file, of which nothing is known, or an export, which says all."""
-    if not (path / metadata.FILE).exists():
-        return hub.Fetched(path)
-    _, spec, description = metadata.read(path)
-    return hub.Fetched(path, description, spec=spec)
+    """A file, or an export, which says all; a file of an export does so in its header."""
+    if (path / metadata.FILE).exists():
+        _, spec, description = metadata.read(path)
+        return hub.Fetched(path, description, spec=spec)
+    if found := files.read_description(path):
+        return hub.Fetched(path, found[1], spec=found[0])
+    return hub.Fetched(path)
 
 
 def _with_options(spec: ModelSpec, options: Mapping[str, Any]) -> ModelSpec:
@@ -79,16 +112,25 @@ def _with_options(spec: ModelSpec, options: Mapping[str, Any]) -> ModelSpec:
     return dataclasses.replace(spec, options=tuple(sorted(merged.items())))
 
 
-def _assumed(spec: ModelSpec, reference: str, report: Report) -> ExportMetadata:
+def _assumed(
+    spec: ModelSpec, reference: str, first: FirstResNet | None, report: Report
+) -> ExportMetadata:
     names = published.class_names()
     if spec.num_classes != len(names):
         names = tuple(map(str, range(spec.num_classes)))
-    report(f"{reference} does not say what it needs at its input; assumed: {_ASSUMED}")
+    mean, std = (first.mean, first.std) if first else (IMAGENET_MEAN, IMAGENET_STD)
+    pixels = "ImageNet's mean and std"
+    if std != IMAGENET_STD:
+        pixels = "pixels from 0 to 255, less ImageNet's mean"
+    report(
+        f"{reference} does not say what it needs at its input; assumed: ImageNet's classes, "
+        f"{pixels}, 224 of 256 pixels, bilinear"
+    )
     return ExportMetadata(
         class_names=names,
         image_size=224,
-        mean=(0.485, 0.456, 0.406),
-        std=(0.229, 0.224, 0.225),
+        mean=mean,
+        std=std,
         transforms=published.evaluation_transforms(256, 224, "bilinear"),
     )
 
@@ -106,7 +148,7 @@ class NamedRun:
         cls, reference: str, config: ConfigDict, recipe: str, path: Path, report: Report
     ) -> "NamedRun":
         """The network on the data of `config`, with its own input where `recipe` is unchanged."""
-        network = open_network(reference, report)
+        network = open_network(reference, report, options_of(config))
         return cls(path, _fitted(config, recipe, network), network)
 
     def title(self, step: int) -> str:
@@ -159,29 +201,6 @@ def _in_classes(config: ConfigDict, class_names: tuple[str, ...]) -> Dataset:
 
 
 def _relabelled(source: Source, class_names: tuple[str, ...]) -> RelabelledSource:
-    return RelabelledSource(source, class_names, match_classes(source.class_names, class_names))
-
-
-def match_classes(own: Sequence[str], class_names: tuple[str, ...]) -> tuple[int, ...]:
-    """The label that each class of a folder has in the network, by name or WordNet id.
-
-    >>> names = published.class_names()
-    >>> match_classes(["n01440764", "Great_white shark"], names)
-    (0, 2)
-    """
-    places = {_plain(name): label for label, name in enumerate(class_names)}
-    if class_names == published.class_names():
-        places |= {number: label for label, number in enumerate(published.wordnet_ids())}
-    found = [places.get(_plain(name)) for name in own]
-    unknown = [name for name, label in zip(own, found, strict=True) if label is None]
-    if unknown:
-        raise UserError(
-            f"data.path: class {unknown[0]!r} ({len(unknown)} such) is none of the "
-            f"{len(class_names)} classes of the network, such as {class_names[0]!r}; name the "
-            "folders so, or by WordNet ids"
-        )
-    return tuple(label for label in found if label is not None)
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.lower().replace("_", " ").split())
+    is_imagenet = class_names == published.class_names()
+    ids = published.wordnet_ids() if is_imagenet else ()
+    return label_maps.by_name(source, class_names, ids, "data.path")

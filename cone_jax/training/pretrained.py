@@ -12,12 +12,19 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cone_jax import interop, models, storage, workdir
+from cone_jax import interop, models, objectives, storage, workdir
 from cone_jax.config.run_config import load_recipe
 from cone_jax.console import Report
 from cone_jax.data import datasets
 from cone_jax.errors import UserError
-from cone_jax.interop import ImportReport, IncompleteImport, hub, metadata
+from cone_jax.interop import (
+    ImportReport,
+    IncompleteImport,
+    files,
+    first_resnets,
+    hub,
+    metadata,
+)
 from cone_jax.models import ModelSpec
 from cone_jax.settings import Model
 from cone_jax.training.run import Run
@@ -25,8 +32,8 @@ from cone_jax.training.run_directory import RunDirectory
 from cone_jax.training.train_state import TrainState
 
 # Options of an architecture that its weights are made for.
-_WEIGHT_OPTIONS = ("width", "last_width", "distilled", "channel_order", "stride_in_1x1")
-_INPUT_FIELDS = ("data.mean", "data.std", *(f"model.options.{name}" for name in _WEIGHT_OPTIONS))
+WEIGHT_OPTIONS = ("width", "last_width", "distilled", "channel_order", "stride_in_1x1")
+_INPUT_FIELDS = ("data.mean", "data.std", *(f"model.options.{name}" for name in WEIGHT_OPTIONS))
 _SHOWN = 20  # names that are not simply mapped
 
 
@@ -52,7 +59,7 @@ def adopt(config: ConfigDict, recipe: str, step: str) -> ConfigDict:
     elif (path / metadata.FILE).exists():
         known = _of_export(path)
     else:
-        known = {}
+        known = _of_file(path)
     _apply(known, config, recipe, adopted)
     return adopted
 
@@ -81,25 +88,33 @@ def adopt_input(config: ConfigDict, recipe: str, directory: Path, report: Report
         stored = workdir.flatten(workdir.load_config(directory))
         _apply({field: stored.get(field) for field in _INPUT_FIELDS}, config, recipe, adopted)
         return adopted
-    known, fields = _known(config.init_from, report)
+    known, fields = _known(config, report)
     known = {field: value for field, value in known.items() if field in fields}
     for field in _apply(known, config, recipe, adopted):
         report(f"{field} = {known[field]}, as {config.init_from} needs it")
     return adopted
 
 
-def _known(init_from: str, report: Report) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _known(config: ConfigDict, report: Report) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What weights say of themselves, and which of it a training run takes over."""
+    init_from = config.init_from
+    # A detector has a reader of its own for the names of others.
+    detects = objectives.chosen(config.objective).needs.labels == "objects"
     if hub.is_reference(init_from):
         fetched = hub.fetch(init_from)
         if fetched.metadata:
             report(f"{init_from} was evaluated with {', '.join(fetched.metadata.transforms)}")
-        return _of_published(fetched), _INPUT_FIELDS
+        found = {} if fetched.metadata or detects else _of_file(fetched.path)
+        return {**found, **_of_published(fetched)}, _INPUT_FIELDS
     path = storage.path(init_from, "init_from")
     options = _INPUT_FIELDS[2:]
     if (path / workdir.CONFIG_FILE).exists():
         return _of_run(workdir.load_config(path)), options
-    return (_of_export(path), options) if (path / metadata.FILE).exists() else ({}, ())
+    if (path / metadata.FILE).exists():
+        return _of_export(path), options
+    if files.read_description(path):
+        return _of_file(path), options
+    return ({} if detects else _of_file(path)), _INPUT_FIELDS
 
 
 def _of_published(fetched: hub.Fetched) -> dict[str, Any]:
@@ -131,7 +146,7 @@ def check_weights(config: ConfigDict) -> str:
 
 
 def _of_run(run: ConfigDict) -> dict[str, Any]:
-    options = {f"model.options.{name}": run.model.options.get(name) for name in _WEIGHT_OPTIONS}
+    options = {f"model.options.{name}": run.model.options.get(name) for name in WEIGHT_OPTIONS}
     return {
         "model.name": run.model.name,
         "model.stem": run.model.stem,
@@ -146,9 +161,26 @@ def _of_export(path: Path) -> dict[str, Any]:
     return {**_of_spec(spec), "data.mean": described.mean, "data.std": described.std}
 
 
+def _of_file(path: Path) -> dict[str, Any]:
+    """What a file without its export says by its header, or by the names of its tensors."""
+    if described := files.read_description(path):
+        spec, about = described
+        return {**_of_spec(spec), "data.mean": about.mean, "data.std": about.std}
+    if path.is_dir():
+        return {}
+    try:
+        found = first_resnets.translate(files.read_weights(path).tensors)
+    except UserError:
+        return {}  # `load` says what is wrong with it
+    if found is None:
+        return {}
+    options = {f"model.options.{k}": v for k, v in first_resnets.options(found).items()}
+    return {**options, "data.mean": found.mean, "data.std": found.std}
+
+
 def _of_spec(spec: ModelSpec) -> dict[str, Any]:
     options = {
-        f"model.options.{name}": value for name, value in spec.options if name in _WEIGHT_OPTIONS
+        f"model.options.{name}": value for name, value in spec.options if name in WEIGHT_OPTIONS
     }
     return {"model.name": spec.name, "model.stem": spec.stem, **options}
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from cone_jax.data.sources import splits
 from cone_jax.data.sources.array import ArraySource
 from cone_jax.errors import UserError
 from cone_jax.evaluation import accuracy, label_maps
@@ -23,7 +24,7 @@ def silent(line):
 
 
 def source_of(names, labels):
-    labels = np.array(labels)
+    labels = np.array(labels, int)
     return ArraySource(np.zeros((len(labels), 4, 4, 3), np.uint8), labels, names)
 
 
@@ -39,18 +40,28 @@ def variables(run):
 
 def test_labels_follow_names():
     own = source_of(["owl", "tit"], [0, 1, 1])
-    source = label_maps.relabel(own, ["tit", "kite", "owl"], "data (x)")
+    source = label_maps.relabel(own, source_of(["tit", "kite", "owl"], [0]), "data (x)")
     assert [source[index].label for index in range(3)] == [2, 0, 0]
     assert label_maps.present_labels(source) == (0, 2)
     with pytest.raises(UserError, match=r"data \(x\): class 'owl' \(2 such\) is none of the 1"):
-        label_maps.relabel(own, ["kite"], "data (x)")
+        label_maps.relabel(own, source_of(["kite"], [0]), "data (x)")
+
+
+def test_labels_of_a_source_are_one_per_record():
+    """As of any other source, and not a table of its classes."""
+    own = source_of(["owl", "tit"], [0, 1, 1, 0, 1])
+    source = label_maps.relabel(own, source_of(["tit", "kite", "owl"], [0]), "data (x)")
+    assert splits.labels_of(source).tolist() == [source[index].label for index in range(5)]
+    some = splits.Subset(source, np.array([3, 1]))
+    assert some.labels.tolist() == [some[0].label, some[1].label] == [2, 0]
 
 
 def test_numbers_stand_for_classes_only_where_there_are_as_many():
     numbered = source_of(["0", "1"], [1, 0])
-    assert label_maps.relabel(numbered, ["owl", "tit"], "data")[0].label == 1
+    two, three = (source_of(names, [0]) for names in (["owl", "tit"], ["owl", "tit", "kite"]))
+    assert label_maps.relabel(numbered, two, "data")[0].label == 1
     with pytest.raises(UserError, match="class '0'"):
-        label_maps.relabel(numbered, ["owl", "tit", "kite"], "data")
+        label_maps.relabel(numbered, three, "data")
 
 
 def examine(run, variables, source, classes=None):
@@ -159,7 +170,9 @@ def test_imagenet_a_and_r_choose_among_their_own(run, variables, monkeypatch):
     monkeypatch.setattr(accuracy, "examine", see)
     monkeypatch.setattr(
         "cone_jax.evaluation.other_sets.open_set",
-        lambda run, data, split: label_maps.relabel(source_of(CLASSES, [3, 5]), CLASSES, data),
+        lambda run, data, split: label_maps.relabel(
+            source_of(CLASSES, [3, 5]), source_of(CLASSES, [0]), data
+        ),
     )
     for data in ("imagenet_a", "imagenet_r:0.2.0", "imagenet_v2/matched-frequency"):
         Classification(data=data).evaluate(run, variables, silent)

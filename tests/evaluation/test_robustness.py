@@ -14,7 +14,7 @@ from cone_jax.analysis import robustness_files
 from cone_jax.data import transforms
 from cone_jax.data.sources import image_folder
 from cone_jax.errors import UserError
-from cone_jax.evaluation import accuracy, corrupted_sets
+from cone_jax.evaluation import accuracy, corrupted_sets, label_maps
 from cone_jax.evaluation.corruption_error import CorruptionErrors
 from cone_jax.evaluation.corruptions import SEVERITIES, CorruptedSource, corrupt
 from cone_jax.evaluation.robustness import Robustness, RobustnessOutcome
@@ -160,13 +160,19 @@ def test_clean_pictures_are_found_by_class_and_name(tmp_path):
             path = tmp_path / name / f"{file}{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(path)
-        return image_folder.open_classes(tmp_path / name, ("ant", "bee"))
+        return image_folder.open_whole(str(tmp_path / name))
 
     test = folder("test", ["ant/1", "ant/2", "bee/1", "bee/2"], ".png")
     corrupted = folder("fog", ["ant/2", "bee/1"], ".jpg")
     clean = corrupted_sets.clean_counterpart(test, corrupted)
     paths = [Path(clean.describe(index)) for index in range(len(clean))]
     assert paths == [tmp_path / "test/ant/2.png", tmp_path / "test/bee/1.png"]
+    # The same where both are in the classes of another network.
+    ids = ("n1", "n2")
+    sources = [label_maps.by_name(each, ids, ("bee", "ant"), "data") for each in (test, corrupted)]
+    clean = corrupted_sets.clean_counterpart(*sources)
+    assert [Path(clean.describe(index)) for index in range(len(clean))] == paths
+    assert [clean[index].label for index in range(2)] == clean.labels.tolist() == [1, 0]
     stranger = folder("snow", ["ant/7"], ".png")
     assert corrupted_sets.clean_counterpart(test, stranger) is None
 

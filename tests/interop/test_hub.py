@@ -21,7 +21,7 @@ from PIL import Image
 
 from cone_jax import interop, models
 from cone_jax.errors import UserError
-from cone_jax.interop import hub, published, pushing
+from cone_jax.interop import hub, importing, published, pushing
 from cone_jax.interop.hub import DownloadFailed
 from cone_jax.interop.metadata import ExportMetadata
 from tests.detection import torchvision_oracle  # noqa: F401 - before timm
@@ -38,6 +38,20 @@ NAME = "mobilenetv2_100.ra_in1k"
 def test_the_table_is_what_timm_and_torchvision_say():
     written = (ROOT / "cone_jax/interop/published.csv").read_text()
     assert written == published_rows.text()
+
+
+@pytest.mark.parametrize("name", ["tf_efficientnet_b0", "resnetblur50", "resnetaa50"])
+def test_networks_that_only_look_alike_are_refused_by_name(name):
+    """By their tensors nobody could tell them: timm's have the same names and shapes."""
+    plain = re.sub("tf_|blur|aa", "", name)
+    with torch.device("meta"):
+        both = [timm.create_model(each).state_dict() for each in (name, plain)]
+    assert {k: v.shape for k, v in both[0].items()} == {k: v.shape for k, v in both[1].items()}
+    published.refuse_lookalike(plain, plain, {"img_size": 256, "drop_path_rate": 0.1})
+    encoder = models.create(plain, 5, projection=None)
+    for source in (f"{name}.pth", f"models/{name}.ra2_in1k", f"hf://timm/{name}.in1k@main"):
+        with pytest.raises(UserError, match=r"which has the names .* is another one"):
+            importing.from_tensors({}, encoder, {}, source=source)
 
 
 def test_classes_are_those_of_imagenet():
@@ -79,6 +93,13 @@ def server():
         running.add(
             "old/resnet", model__safetensors=content, config__json=json.dumps(caffe).encode()
         )
+        changed = ({"architecture": "tf_efficientnet_b0"}, {"model_args": {"act_layer": "relu"}})
+        for name, change in zip(("tensorflow", "relu"), changed, strict=True):
+            running.add(
+                f"me/{name}",
+                model__safetensors=content,
+                config__json=json.dumps({**config, **change}).encode(),
+            )
         yield running
 
 
@@ -133,6 +154,8 @@ def test_files_come_through_redirects_ranges_and_the_cache(server, tmp_path):
 def test_what_goes_wrong_is_told_in_one_line(server, tmp_path):
     cases = {
         "hf://me/absent": ("UserError", "does not exist, or is private"),
+        "hf://me/tensorflow": ("UserError", "is tf_efficientnet_b0, which has the names and sh"),
+        "hf://me/relu": ("UserError", "changes timm's mobilenetv2_100 by act_layer='relu', whi"),
         "hf://gated/model": ("UserError", "is gated; accept its terms"),
         "hf://me/no_weights": ("UserError", "has no model.safetensors"),
         f"hf://timm/{NAME}@v9": ("UserError", "has no revision 'v9'"),

@@ -13,6 +13,7 @@ from cone_jax import interop, models
 from cone_jax.config import load_recipe
 from cone_jax.data.sources import image_folder
 from cone_jax.errors import UserError
+from cone_jax.evaluation import label_maps
 from cone_jax.interop import hub, published, state_dict
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.modes import MODES, command_line
@@ -86,6 +87,32 @@ def test_a_folder_is_evaluated_in_the_classes_of_the_network(network, weights, f
     assert scores["test/top1"] == pytest.approx((logits.argmax(1) == labels).mean())
 
 
+def test_other_sets_may_have_wordnet_ids_and_are_known_by_their_files(weights, folder, tmp_path):
+    """One of two pictures of each class, corrupted; class folders are named as in ImageNet-C."""
+    ids = {"n01440764": "n01440764", "goldfish": "n01443537", "Great_White_Shark": "n01484850"}
+    folder = folder.rename(tmp_path / "clean")
+    for name, number in ids.items():
+        (folder / name).rename(folder / number)
+    for severity in range(1, 6):
+        for number in ids.values():
+            place = tmp_path / "set" / "fog" / str(severity) / number
+            place.mkdir(parents=True)
+            (place / "1.png").write_bytes((folder / number / "1.png").read_bytes())
+    evaluator = f"robustness(data='{tmp_path / 'set'}', corruptions=('fog',))"
+    call(
+        "evaluate",
+        f"--model={weights}",
+        f"--config.data.path={folder}",
+        f"--evaluators={evaluator}, classification(data='{tmp_path / 'set/fog/1'}', name='same')",
+        f"--workdir={tmp_path / 'out'}",
+        "--config.evaluation.batch_size=8",
+    )
+    scores = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    # Nothing was really corrupted, so it is the error of the same three clean pictures.
+    assert scores["robustness_set/clean_error"] == scores["robustness_set/error"]
+    assert scores["robustness_set/error"] == pytest.approx(1 - scores["same/top1"])
+
+
 def test_what_weights_say_of_their_input_is_applied(network, folder, tmp_path):
     said = ExportMetadata(
         class_names=published.class_names(),
@@ -132,8 +159,8 @@ def test_export_and_predict_need_no_run(weights, folder, tmp_path):
 
 def test_classes_that_are_none_of_the_networks_are_named():
     with pytest.raises(UserError, match=r"class 'unicorn' \(1 such\) is none of the 1000"):
-        named_network.match_classes(["goldfish", "unicorn"], published.class_names())
-    assert named_network.match_classes(["b", "a"], ("a", "b")) == (1, 0)
+        label_maps.match_classes(["goldfish", "unicorn"], published.class_names())
+    assert label_maps.match_classes(["b", "a"], ("a", "b")) == (1, 0)
 
 
 def test_a_file_of_no_network_here_is_named(tmp_path):

@@ -123,11 +123,6 @@ def _root(path: str) -> Path:
     return root
 
 
-def open_classes(folder: Path, class_names: tuple[str, ...]) -> ImageFolderSource:
-    """All images of ``folder/<class>/``, with the labels that `class_names` gives."""
-    return _scan(folder, class_names)
-
-
 def _open(root: Path, split: str, holdout: float, holdout_seed: int) -> ImageFolderSource:
     parts = _split_folders(root)
     if not parts:

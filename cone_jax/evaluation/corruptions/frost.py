@@ -2,12 +2,13 @@
 
 The benchmark lays a random cut of one of five photographs over the picture. They are not ours to
 ship. The package ``imagecorruptions`` carries them, and so may a folder of the user's. Without them
-ice is a texture whose colours, contrast and grain are those measured of the five.
+ice is a texture whose colours, and whose contrast in each octave, are those measured of the five.
 """
 
 import functools
 import importlib.util
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -26,13 +27,22 @@ PHOTOGRAPHS = 5
 # For pictures of 32 pixels it shrinks them to a fifth, which takes each fifth pixel.
 SHRUNK, FIRST = 5, 2
 
-# Mean of red, green and blue in cuts of 224 pixels, and deviation of their brightness.
+
+class Ice(NamedTuple):
+    """What was measured of one photograph, in cuts of 224 pixels."""
+
+    colour: tuple[float, float, float]  # mean of red, green and blue
+    # Deviation of the brightness by octave: 1 to 2 cycles per cut, 2 to 4, up to 64 and more.
+    octaves: tuple[float, ...]
+    sign: int = 1  # -1: dark gaps in bright ice
+
+
 ICE = (
-    ((0.312, 0.586, 0.648), 0.064),
-    ((0.776, 0.793, 0.829), 0.078),
-    ((0.772, 0.789, 0.825), 0.079),
-    ((0.568, 0.625, 0.675), 0.102),
-    ((0.397, 0.442, 0.488), 0.140),
+    Ice((0.312, 0.586, 0.648), (0.040, 0.023, 0.017, 0.014, 0.016, 0.024, 0.022)),
+    Ice((0.776, 0.793, 0.829), (0.038, 0.025, 0.023, 0.030, 0.030, 0.031, 0.024), -1),
+    Ice((0.772, 0.789, 0.825), (0.036, 0.028, 0.027, 0.032, 0.033, 0.034, 0.027), -1),
+    Ice((0.568, 0.625, 0.675), (0.037, 0.022, 0.024, 0.033, 0.042, 0.053, 0.045), -1),
+    Ice((0.397, 0.442, 0.488), (0.042, 0.045, 0.050, 0.051, 0.053, 0.052, 0.049)),
 )
 
 
@@ -64,13 +74,28 @@ def _cut(
 
 def _texture(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """Crystals grow along the ridges where a cloudy texture changes its sign."""
-    colour, contrast = ICE[rng.integers(len(ICE))]
+    ice = ICE[rng.integers(len(ICE))]
     coarse = filters.plasma_for(shape, 1.5, rng)
     fine = filters.plasma_for(shape, 1.1, rng)
     crystals = (0.25 + 0.75 * coarse) * (1.0 - np.abs(2.0 * fine - 1.0)) ** 2
-    deviation = max(float(crystals.std()), np.finfo(float).tiny)
-    crystals = contrast * (crystals - crystals.mean()) / deviation
-    return np.clip(np.array(colour) + crystals[..., None], 0.0, 1.0)
+    crystals = ice.sign * _with_octaves(crystals, np.array(ice.octaves))
+    return np.clip(np.array(ice.colour) + crystals[..., None], 0.0, 1.0)
+
+
+def _with_octaves(texture: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+    """`texture` around 0, with so much deviation in each octave from one cycle per picture on.
+
+    A picture too small for the last octaves has their share in the others.
+    """
+    rows, columns = (np.fft.fftfreq(count) for count in texture.shape)
+    cycles = max(texture.shape) * np.hypot(rows[:, None], columns)
+    octaves = np.log2(np.maximum(cycles, 1.0)).astype(int).clip(max=len(deviations) - 1)
+    spectrum = np.fft.fft2(texture - texture.mean())
+    power = np.bincount(octaves.ravel(), np.abs(spectrum.ravel()) ** 2, len(deviations))
+    least = np.finfo(float).tiny
+    gains = deviations / np.sqrt(np.maximum(power, least))
+    shaped = np.fft.ifft2(spectrum * gains[octaves]).real
+    return shaped * np.linalg.norm(deviations) / max(float(shaped.std()), least)
 
 
 def find(field: str) -> str:

@@ -1,0 +1,192 @@
+"""Our corruptions beside those of the benchmark's authors, by pixels and by what a network loses.
+
+    python benchmarks/robustness_against_reference.py --weights=mobilenet_v2.safetensors \\
+        --data=FOLDER --reference=REFERENCE_ENVIRONMENT/bin/python --output=robustness
+
+REFERENCE_ENVIRONMENT has the package ``imagecorruptions``, which wants NumPy before 2 and so an
+environment of its own: ``pip install "numpy<2" imagecorruptions``. FOLDER holds photographs in
+folders of ImageNet's classes. All 75 cells of each form are shown to the network: the reference's,
+ours with the photographs of frost that the package carries, and our generated frost. What was made
+is kept below ``--output``, so that a second launch goes on.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = "pictures.npy"
+SEVERITIES = (1, 2, 3, 4, 5)
+CARRIES_FROST = "import imagecorruptions, os; print(os.path.dirname(imagecorruptions.__file__))"
+
+
+def make_reference(folder: Path) -> None:
+    """Runs in the reference's environment: every picture, corruption and severity."""
+    import imagecorruptions
+    from imagecorruptions import corruptions
+
+    # scikit-image has renamed an argument that the package uses.
+    blur = corruptions.gaussian
+
+    def gaussian(*arguments, multichannel=False, **options):
+        return blur(*arguments, channel_axis=-1 if multichannel else None, **options)
+
+    corruptions.gaussian = gaussian
+    pictures = np.load(folder / PICTURES)
+    for name in imagecorruptions.get_corruption_names():
+        path = folder / f"reference_{name}.npy"
+        if path.exists():
+            continue
+        np.random.seed(0)  # noqa: NPY002 - what the package draws from
+        made = [
+            [imagecorruptions.corrupt(each, corruption_name=name, severity=s) for each in pictures]
+            for s in SEVERITIES
+        ]
+        np.save(path, np.array(made, np.uint8))
+        print(f"reference: {name}", flush=True)
+
+
+def make_ours(folder: Path, frost_folder: str) -> None:
+    from cone_jax.evaluation.corruptions import CORRUPTIONS, corrupt
+
+    pictures = np.load(folder / PICTURES)
+    forms = [(name, name, frost_folder) for name in CORRUPTIONS]
+    for place, name, frost in [*forms, ("frost_generated", "frost", "")]:
+        path = folder / f"ours_{place}.npy"
+        if path.exists():
+            continue
+        kind = list(CORRUPTIONS).index(name)
+        made = [
+            [
+                corrupt(
+                    each, name, s, np.random.default_rng((0, index, kind, s)), frost_folder=frost
+                )
+                for index, each in enumerate(pictures)
+            ]
+            for s in SEVERITIES
+        ]
+        np.save(path, np.array(made, np.uint8))
+        print(f"ours: {place}", flush=True)
+
+
+def choose(folder: Path, data: str, predictor, count: int) -> np.ndarray:
+    """Saves `count` pictures of `data` as the network sees them; returns their labels."""
+    from cone_jax.data import transforms
+    from cone_jax.data.sources import image_folder
+    from cone_jax.evaluation import label_maps
+    from cone_jax.interop import published
+
+    source = label_maps.by_name(
+        image_folder.open_whole(data), published.class_names(), published.wordnet_ids(), "--data"
+    )
+    pipeline = transforms.parse(predictor.metadata.transforms)
+    records = np.linspace(0, len(source) - 1, count).astype(int).tolist()
+    rng = np.random.default_rng(0)
+    pixels = [pipeline(pipeline.open(source[record].image), rng) for record in records]
+    np.save(folder / PICTURES, np.array(pixels, np.uint8))
+    return np.array([source[record].label for record in records])
+
+
+def predictions(network, pixels: np.ndarray) -> np.ndarray:
+    """The class of each of [..., H, W, 3] pictures."""
+    import jax
+
+    mean, std = (
+        np.array(each, np.float32) for each in (network.metadata.mean, network.metadata.std)
+    )
+    forward = jax.jit(lambda x: network.encoder.apply(network.variables, x, train=False).logits)
+    flat = pixels.reshape(-1, *pixels.shape[-3:])
+    found = [
+        np.asarray(forward((flat[at : at + 60] / np.float32(255) - mean) / std)).argmax(-1)
+        for at in range(0, len(flat), 60)
+    ]
+    return np.concatenate(found).reshape(pixels.shape[:-3])
+
+
+def rows(folder: Path, network, labels: np.ndarray) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Of each corruption, by severity: accuracy, mean change of pixels, predictions kept."""
+    from cone_jax.evaluation.corruptions import CORRUPTIONS
+
+    pictures = np.load(folder / PICTURES)
+    clean = predictions(network, pictures)
+    print(f"clean: {np.mean(clean == labels):.1%} of {len(labels)}")
+    for place in (*CORRUPTIONS, "frost_generated"):
+        found = {}
+        for form, name in (("reference", place.removesuffix("_generated")), ("ours", place)):
+            pixels = np.load(folder / f"{form}_{name}.npy")
+            guess = predictions(network, pixels)
+            found[f"{form} accuracy"] = np.mean(guess == labels, axis=1)
+            found[f"{form} kept"] = np.mean(guess == clean, axis=1)
+            change = np.abs(pixels.astype(np.float32) - pictures)
+            found[f"{form} change"] = change.mean(axis=(1, 2, 3, 4))
+        yield place, found
+
+
+def report(found: dict[str, dict[str, np.ndarray]]) -> str:
+    """The table, and the severities at which accuracy or pixels differ."""
+    from cone_jax.evaluation.corruption_error import ALEXNET, CorruptionErrors, normalise
+
+    lines = ["| corruption | reference % | ours % | pixel change, ours / reference, by severity |"]
+    lines.append("|---|---|---|---|")
+    for name, row in found.items():
+        ratio = row["ours change"] / row["reference change"]
+        means = [f"{100 * row[f'{form} accuracy'].mean():.1f}" for form in ("reference", "ours")]
+        lines.append(f"| {name} | {' | '.join(means)} | {' '.join(f'{r:.2f}' for r in ratio)} |")
+    fourteen = [row for name, row in found.items() if not name.startswith("frost")]
+    for form in ("reference", "ours"):
+        mean = np.mean([row[f"{form} accuracy"].mean() for row in fourteen])
+        lines.append(f"{form}: {mean:.1%} over the fourteen without frost")
+    for name in ("frost", "frost_generated"):
+        kept = [f"{found[name][f'{form} kept'].mean():.1%}" for form in ("reference", "ours")]
+        lines.append(f"{name}: predictions kept {kept[0]} and {kept[1]}")
+    for form, frost in (("reference", "frost"), ("ours", "frost"), ("ours", "frost_generated")):
+        errors = {
+            name: tuple(1 - found[frost if name == "frost" else name][f"{form} accuracy"])
+            for name in found
+            if name != "frost_generated"
+        }
+        mce = normalise(CorruptionErrors(float("nan"), errors), ALEXNET).mce
+        lines.append(f"mCE, {form} with {frost}: {mce:.1f}")
+    for name, row in found.items():
+        for s, (a, b) in enumerate(
+            zip(row["reference accuracy"], row["ours accuracy"], strict=True), start=1
+        ):
+            if abs(a - b) > 0.1:
+                lines.append(f"differs by more than 10 points: {name} {s}, {a:.1%} and {b:.1%}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--weights", help="a file, or the name of published weights")
+    parser.add_argument("--data", help="a folder of folders by class")
+    parser.add_argument("--reference", default=sys.executable, help="a Python with the package")
+    parser.add_argument("--pictures", type=int, default=60)
+    parser.add_argument("--output", type=Path, default=Path("robustness"))
+    parser.add_argument("--make_reference", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.make_reference:
+        make_reference(arguments.output)
+        return
+    sys.path.insert(0, str(ROOT))
+    from cone_jax.training import named_network
+
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    network = named_network.open_network(arguments.weights, print)
+    labels = choose(arguments.output, arguments.data, network, arguments.pictures)
+    python = [arguments.reference, "-W", "ignore"]
+    making = [*python, __file__, "--make_reference", f"--output={arguments.output}"]
+    subprocess.run(making, check=True)
+    package = subprocess.run(
+        [*python, "-c", CARRIES_FROST], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    make_ours(arguments.output, f"{package}/frost")
+    print(report(dict(rows(arguments.output, network, labels))))
+
+
+if __name__ == "__main__":
+    main()
