@@ -75,7 +75,18 @@ def export(
     data: ExportMetadata,
     directory: Path | str,
 ) -> Path:
-    """Writes and checks one export; returns its directory, which replaces an earlier one."""
+    """Writes one export, reads it back, and compares its logits with the network's.
+
+    Args:
+        format: one of `FORMATS`.
+        variables: ``params`` and ``batch_stats``.
+        encoder: the network.
+        data: how pictures become input, and what the classes are called.
+        directory: the export is its subfolder `format`, and replaces an earlier one.
+
+    Returns:
+        The directory of the export.
+    """
     if encoder.inputs:
         return detector_export.export(format, variables, encoder, data, directory)
     if format not in FORMATS:

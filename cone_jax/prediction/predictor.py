@@ -96,7 +96,20 @@ class Predictor:
 
 
 def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) -> Predictor:
-    """The predictor of a run (of its checkpoint `step`) or of an export."""
+    """The predictor of a run or of an export.
+
+        predictor = cone_jax.open_model("runs/birds")
+        for result in predictor(["owl.jpg"]):
+            print(result.path, result.classes[0], result.probabilities[0])
+
+    Args:
+        path: the directory of a run, or an export such as ``runs/birds/exports/onnx``.
+        step: a run's checkpoint: its number, ``latest`` or ``best``.
+        options: ``top``, how many classes to name (5), and ``batch_size`` (32).
+
+    Returns:
+        A function of picture files.
+    """
     path = storage.path(path)
     if (path / metadata.FILE).exists():
         model = interop.open_export(path)
@@ -111,7 +124,13 @@ def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) 
 
 
 def open_published(reference: str, report: Report = lambda line: None, **options: Any) -> Predictor:
-    """The predictor of published weights, such as ``timm:mobilenetv2_100.ra_in1k``, or a file."""
+    """The predictor of published weights.
+
+    Args:
+        reference: a name such as ``timm:mobilenetv2_100.ra_in1k``, or a file.
+        report: gets a line about what is fetched.
+        options: as for `open_model`.
+    """
     network = named_network.open_network(reference, report)
     return Predictor(_logits_of(network), network.metadata, **options)
 

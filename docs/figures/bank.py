@@ -1,4 +1,4 @@
-"""The bank over time: a real one of 24 rows that gets four keys per step, drawn after some steps."""
+"""The bank over time: a real one of 24 rows that gets four keys per step."""
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,8 @@ def draw() -> str:
         for row in range(ROWS):
             x = 16 + 32.5 * row
             if labels[row] < 0:
-                drawing.box(x, y + 9, 27, 24, "none", stroke="var(--f-line)", stroke_dasharray="3 3")
+                outline = {"stroke": "var(--f-line)", "stroke_dasharray": "3 3"}
+                drawing.box(x, y + 9, 27, 24, "none", **outline)
             else:
                 opacity = 1.0 - 0.75 * (float(age[row]) - 1) / (ROWS / BATCH - 1)
                 drawing.box(x, y + 9, 27, 24, COLOURS[labels[row]], fill_opacity=float(opacity))

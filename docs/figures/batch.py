@@ -29,7 +29,8 @@ def draw() -> str:
     for index, (colour, name, *lines) in enumerate(STEP):
         x, y = 262 + 196 * (index % 3), 46 + 122 * (index // 3)
         _box(drawing, x, y, 172, 74, colour, name, lines)
-    drawing.path([(206, 252), (236, 252), (236, 140), (500, 140), (500, 122)], "muted", 1.8, arrow=True)
+    way = [(206, 252), (236, 252), (236, 140), (500, 140), (500, 122)]
+    drawing.path(way, "muted", 1.8, arrow=True)
     drawing.path([(500, 140), (740, 140), (740, 122)], "muted", 1.8, arrow=True)
     drawing.text(300, 135, "uint8, normalised here", "muted", 12)
     drawing.path([(434, 83), (456, 83)], "green", 1.8, arrow=True)

@@ -57,7 +57,8 @@ def draw() -> str:
         for (_, colour), size in zip(PARTS, sizes, strict=True):
             drawing.box(x, y, max(size * scale - 1, 0), 28, colour, rx=2.0)
             if size * scale > 36:
-                drawing.text(x + size * scale / 2, y + 18, f"{size:.0f}", "paper", 12, anchor="middle")
+                middle = x + size * scale / 2
+                drawing.text(middle, y + 18, f"{size:.0f}", "paper", 12, anchor="middle")
             x += size * scale
         drawing.text(x + 6, y + 18, f"{sum(sizes):.0f} MiB", "muted", 12.5)
     for index, (name, colour) in enumerate(PARTS):

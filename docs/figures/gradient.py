@@ -48,7 +48,8 @@ def _panel(drawing: Drawing, x: float, y: float, values: np.ndarray, temperature
         left = x + 14 + 20 * index + (10 if index >= len(POSITIVES) else 0)
         colour = "green" if index < len(POSITIVES) else "orange"
         height = one * abs(float(value))
-        drawing.box(left, zero - height if value > 0 else zero, 14, max(height, 0.8), colour, rx=1.5)
+        upper = zero - height if value > 0 else zero
+        drawing.box(left, upper, 14, max(height, 0.8), colour, rx=1.5)
         drawing.text(left + 7, y + 192, f"{cosine:.2f}"[1:], "muted", 10, anchor="middle")
     drawing.text(x + 14, y + 176, "same class", "green", 11.5)
     drawing.text(x + 144, y + 176, "other classes", "orange", 11.5)

@@ -1,10 +1,10 @@
 """What MkDocs does to the pages beside rendering them.
 
-The pages are written for GitHub, too, where they are read in the repository. Here they become a site
-that stands alone: links to source files lead to the repository if its address is known and are plain
-text otherwise, drawings are put into the page so that they follow its colours, diagrams are drawn
-without a program from elsewhere, and notebooks, the changelog and the guide for contributors are
-pages like the others.
+The pages are written for GitHub, too, where they are read in the repository. Here they become a
+site that stands alone. Links to source files lead to the repository if its address is known, and
+are plain text otherwise. Drawings are put into the page, so that they follow its colours. Diagrams
+are drawn without a program from elsewhere. Notebooks, the changelog and the guide for contributors
+are pages like the others.
 """
 
 import html
@@ -41,7 +41,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def repository() -> str:
-    """The address of the project's repository, or nothing: of the project, or of the CI that builds."""
+    """The address of the repository: the project's own, that of the CI, or nothing."""
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
     name = os.environ.get("GITHUB_REPOSITORY")
     return urls.get("Repository") or (f"https://github.com/{name}" if name else "")
@@ -78,7 +78,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def notebook_page(path: Path) -> str:
-    """A notebook as Markdown: its texts and its code. Badges are pictures from elsewhere: left out."""
+    """A notebook as Markdown: its texts and its code, without badges, which are from elsewhere."""
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
@@ -98,6 +98,7 @@ def notebook_page(path: Path) -> str:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     markdown = re.sub(r"^<details>", '<details markdown="1">', markdown, flags=re.MULTILINE)
     markdown = re.sub(r"^```mermaid\n(.*?)^```\n", _diagram, markdown, flags=re.M | re.S)
+    markdown = markdown.replace("][:", "]\\[:")  # name[/config][:version] is not a link
     folder = posixpath.dirname(page.file.src_uri)
 
     def link(match: re.Match[str]) -> str:
