@@ -7,14 +7,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 ref=$1
 shift
-mike=.venv/docs/bin/mike
-export NO_MKDOCS_2_WARNING=1
+export PATH="$PWD/.venv/docs/bin:$PATH" NO_MKDOCS_2_WARNING=1
 case "$ref" in
-    refs/heads/main) "$mike" deploy "$@" dev ;;
+    refs/heads/main) mike deploy "$@" dev ;;
     refs/tags/v*)
         version=${ref#refs/tags/v}
-        "$mike" deploy --update-aliases "$@" "${version%.*}" latest
-        "$mike" set-default "$@" latest
+        mike deploy --update-aliases "$@" "${version%.*}" latest
+        mike set-default "$@" latest
         ;;
     *)
         echo "error: $ref is neither refs/heads/main nor a tag v0.0.0" >&2

@@ -1,5 +1,6 @@
-"""Draws all figures: ``python -m docs.figures``."""
+"""Draws all figures, or those that are named: ``python -m docs.figures method``."""
 
+import argparse
 import importlib
 
 from docs.figures.drawing import FOLDER
@@ -8,7 +9,9 @@ NAMES = ("method", "gradient", "bank", "device", "batch")
 
 
 def main() -> None:
-    for name in NAMES:
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("names", nargs="*", choices=NAMES, default=NAMES, metavar="NAME")
+    for name in parser.parse_args().names:
         text = importlib.import_module(f"docs.figures.{name}").draw()
         (FOLDER / f"{name}.svg").write_text(text, encoding="utf-8")
         print(f"docs/figures/{name}.svg")
