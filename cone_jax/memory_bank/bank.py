@@ -33,7 +33,7 @@ class MemoryBank(flax.struct.PyTreeNode):
     """
 
     features: Float[Array, "K D"]  # unit norm, float32
-    labels: Int[Array, " K"]
+    labels: Int[Array, " K"]  # -1: not written yet
     # What the key's classifier said when the row was written; None: not remembered.
     probs: Float[Array, "K C"] | None
     ids: Int[Array, " K"]  # record ids

@@ -36,8 +36,8 @@ class Neighbours(NamedTuple):
     """The k nearest bank rows of each query, most similar first."""
 
     similarity: Float[Array, "B k"]  # 0 where not valid
-    labels: Int[Array, "B k"]
-    valid: Bool[Array, "B k"]
+    labels: Int[Array, "B k"]  # -1 where not valid
+    valid: Bool[Array, "B k"]  # whether there is such a row
     rows: Int[Array, "B k"]  # indices into the bank
 
 

@@ -25,10 +25,10 @@ from cone_jax.training.run_directory import DeployedNetwork, RunDirectory
 class Prediction(NamedTuple):
     """The most probable classes of one picture, best first; none where it is damaged."""
 
-    path: Path
-    classes: tuple[str, ...] = ()
-    probabilities: tuple[float, ...] = ()
-    error: str = ""
+    path: Path  # the file
+    classes: tuple[str, ...] = ()  # their names
+    probabilities: tuple[float, ...] = ()  # of each of them
+    error: str = ""  # what is wrong with the file
 
 
 class Predictor:

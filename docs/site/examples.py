@@ -9,15 +9,38 @@ from typing import Any
 
 import griffe
 
+# What has no comment is shown with its type or value alone, for which it needs a text.
+NOTHING = "\u200b"
+
 
 class Examples(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.is_attribute and not obj.docstring and obj.lineno and obj.name.strip("_"):
-            text = comment(obj.lines_collection[obj.filepath], obj.lineno, obj.endlineno)
-            # What has no comment is shown with its type alone.
-            obj.docstring = griffe.Docstring(text or "\u200b", parent=obj)
-        elif obj.docstring:
+        if obj.docstring:
             obj.docstring.value = fenced(obj.docstring.value)
+        if obj.is_class and obj.docstring:
+            fields = [each for each in obj.members.values() if _is_field(each)]
+            if fields:
+                lines = "".join(f"    {each.name}: {_text(each) or NOTHING}\n" for each in fields)
+                obj.docstring.value += f"\n\nAttributes:\n{lines}"
+        elif obj.is_attribute and not obj.docstring and _is_constant(obj):
+            obj.docstring = griffe.Docstring(_text(obj) or NOTHING, parent=obj)
+
+
+def _is_constant(attribute: Any) -> bool:
+    """Whether it is a public value of a module."""
+    own = attribute.parent and attribute.parent.is_module and attribute.lineno
+    return bool(own) and not attribute.name.startswith("_")
+
+
+def _is_field(member: Any) -> bool:
+    """Whether it is a field of a class that its own lines declare."""
+    own = not member.is_alias and member.is_attribute and not member.docstring
+    return own and bool(member.lineno) and not member.name.startswith("_")
+
+
+def _text(attribute: Any) -> str:
+    lines = attribute.lines_collection[attribute.filepath]
+    return comment(lines, attribute.lineno, attribute.endlineno)
 
 
 def comment(lines: list[str], first: int, last: int | None) -> str:
