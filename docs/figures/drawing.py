@@ -118,6 +118,8 @@ class Drawing:
             for colour in sorted(self.markers)
         )
         head = f"<style>{style()}</style>" + (f"<defs>{markers}</defs>" if markers else "")
+        # A page may be dark where the system is light: a drawing brings its own paper.
+        head += '<rect width="100%" height="100%" rx="8" fill="var(--f-paper)"/>'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="cone-figure" viewBox="0 0 {size}" '
             f'width="{number(self.width)}">\n{head}\n' + "\n".join(self.shapes) + "\n</svg>\n"
