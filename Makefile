@@ -25,7 +25,7 @@ docs: $(VENV)/docs.stamp
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
 
 # Links, file names, commands and examples of README and docs; a part of `test`.
-docs-check: $(VENV)/dev.stamp
+docs-check: $(VENV)/dev.stamp $(VENV)/docs.stamp browser
 	$(BIN)/python -m pytest tests/docs docs
 
 # What a step and its input cost, in a few minutes; the tables of docs/performance.md take longer.

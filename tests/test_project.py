@@ -95,6 +95,13 @@ def test_hooks_before_a_commit_are_those_of_lint():
         "models.names",
         "objectives.create",
         "training.init_state",
+        "config.load_recipe",
+        "config.validate",
+        "interop.export",
+        "prediction.Predictor",
+        "prediction.find_images",
+        *(f"sweeps.{name}" for name in ("base_config", "grid", "load_sweep")),
+        *(f"detection.{name}" for name in ("iou", "multilevel_roi_align", "nms", "roi_align")),
     ],
 )
 def test_functions_for_loops_of_ones_own_have_an_example(name):

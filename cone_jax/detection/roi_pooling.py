@@ -80,6 +80,13 @@ def multilevel_roi_align(
 
     Every level contributes a product in which the weights of other levels' boxes are 0. The
     arguments are those of `roi_align`, with one map and one scale per level, finest first.
+
+    >>> pyramid = [jnp.zeros((8, 8, 1)), jnp.ones((4, 4, 1))]
+    >>> boxes = jnp.array([[0.0, 0.0, 100.0, 100.0], [0.0, 0.0, 500.0, 500.0]])
+    >>> scales = [1 / 64, 1 / 128]
+    >>> found = multilevel_roi_align(pyramid, boxes, spatial_scales=scales, output_size=1)
+    >>> found.ravel().tolist()  # the small box from the fine level, the large one from the other
+    [0.0, 1.0]
     """
     levels = box_levels(boxes, count=len(pyramid))
 

@@ -32,7 +32,15 @@ class Prediction(NamedTuple):
 
 
 class Predictor:
-    """A network with everything needed to show it picture files."""
+    """A network with everything needed to show it picture files. `open_model` makes one.
+
+    >>> data = ExportMetadata(("dark", "light"), 8, mean=(0.5,) * 3, std=(0.5,) * 3)
+    >>> predictor = Predictor(lambda images: images[:, 0, 0, :2] * [-1, 1], data)
+    >>> white = np.full((8, 8, 3), 255, np.uint8)
+    >>> ((classes, probabilities),) = predictor.classify([white])
+    >>> classes[0], round(probabilities[0], 2)
+    ('light', 0.88)
+    """
 
     def __init__(
         self,

@@ -136,6 +136,9 @@ def base_config(sweep: Sweep) -> ConfigDict:
 
     Args:
         sweep: of `load_sweep`.
+
+    >>> base_config(load_sweep("momentum:digits")).epochs
+    8
     """
     return _recipe(sweep, sweep.base)
 

@@ -66,14 +66,7 @@ def comment(lines: list[str], first: int, last: int | None) -> str:
 def fenced(text: str) -> str:
     """The text with a fence around each example.
 
-    >>> print(fenced("One.\\n\\n>>> 1 + 1\\n2\\n\\nTwo."))
-    One.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
-    <BLANKLINE>
-    Two.
+    >>> fenced("One.\\n\\n>>> 1 + 1\\n2\\n\\nTwo.")
+    'One.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```\\n\\nTwo.'
     """
     return re.sub(r"^>>> .*?(?=\n\n(?!>>>)|\Z)", r"```pycon\n\g<0>\n```", text, flags=re.M | re.S)

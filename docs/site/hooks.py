@@ -135,6 +135,11 @@ def indented(lines: list[str]) -> list[str]:
     """Lines that belong to an item of a list, four spaces in as Python's Markdown wants them.
 
     On GitHub they stand below the item's first letter.
+
+    >>> indented(["1. One", "   two", "", "   | a |", "Three", "   four"])
+    ['1. One', '    two', '', '    | a |', 'Three', '   four']
+    >>> indented(["* One", "  ```", "  code", "  ```", "```", "* code", "```"])
+    ['* One', '    ```', '    code', '    ```', '```', '* code', '```']
     """
     found, width, inside = [], 0, ""
     for line in lines:

@@ -86,6 +86,16 @@ def pages(site) -> dict[Path, Page]:
     return found
 
 
+@pytest.mark.parametrize("name", ["hooks", "examples"])
+def test_examples_of_the_sites_own_programs(name, site):
+    """Where MkDocs is: in an environment of its own."""
+    program = f"import doctest, sys; sys.path[:0] = ['docs/site', '.']; import {name}; "
+    program += f"found = doctest.testmod({name}); sys.exit(found.failed or not found.attempted)"
+    command = [MKDOCS.parent / "python", "-c", program]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_links_and_anchors_lead_somewhere(site, pages):
     assert len(pages) > 40
     for path, page in pages.items():
