@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-quick docs-check bench browser compilers lint audit
+.PHONY: train test test-quick docs docs-check bench browser compilers lint audit
 
 train: $(VENV)/runtime.stamp
 	$(BIN)/python main.py --config=configs/digits.py --workdir=runs/digits
@@ -20,8 +20,12 @@ QUICK := config configs data launching/test_images.py launching/test_tpu_worker.
 test-quick: lint
 	$(BIN)/python -m pytest $(addprefix tests/,$(QUICK))
 
+# The site, into site/: open site/index.html. Anything wrong with it is an error.
+docs: $(VENV)/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
+
 # Links, file names, commands and examples of README and docs; a part of `test`.
-docs-check: $(VENV)/dev.stamp
+docs-check: $(VENV)/dev.stamp $(VENV)/docs.stamp browser
 	$(BIN)/python -m pytest tests/docs docs
 
 # What a step and its input cost, in a few minutes; the tables of docs/performance.md take longer.
@@ -43,19 +47,27 @@ browser:
 compilers: $(VENV)/runtime.stamp
 	$(BIN)/python -m cone_jax.compilation.environment
 
-lint: $(VENV)/dev.stamp
+lint: $(VENV)/dev.stamp $(VENV)/docs.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/shellcheck scripts/*.sh
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/python scripts/check_manifests.py scripts/*.yaml
+	$(VENV)/docs/bin/codespell
+	$(VENV)/docs/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)/docs/bin/zizmor --offline --no-progress --quiet .github/workflows
 
 # Looks the pins up in PyPI's database of vulnerabilities. Strict: where the database cannot be
 # reached, or does not know a package, that is a failure, not "no known vulnerabilities".
 audit: $(VENV)/audit.stamp
 	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip \
 		--requirement requirements.txt --requirement requirements-buckets.txt
+
+$(VENV)/docs.stamp: requirements-docs.txt
+	$(PYTHON) -m venv $(VENV)/docs
+	$(VENV)/docs/bin/python -m pip install --quiet --requirement requirements-docs.txt
+	@touch $@
 
 $(VENV)/audit.stamp: requirements-audit.txt
 	$(PYTHON) -m venv $(VENV)/audit

@@ -17,15 +17,17 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-SmoothingForm = Literal["official", "uniform"]
+SmoothingForm = Literal["official", "uniform"]  # see `cross_entropy`
 
-Rows = Float[Array, " B"]
-Similarity = Float[Array, "B A"]
-Mask = Bool[Array, "B A"]
+Rows = Float[Array, " B"]  # one value per row of a batch
+Similarity = Float[Array, "B A"]  # cosines between B queries and A anchors
+Mask = Bool[Array, "B A"]  # True marks anchors of a query
 
 
 def normalise(embedding: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-    """Rows scaled to unit length, ``x / max(|x|, 1e-12)``; finite gradient at zero.
+    r"""Rows scaled to unit length, in float32; the gradient is finite at zero.
+
+    $$\hat x = x / \max(\lVert x \rVert, 10^{-12})$$
 
     >>> print(normalise(jnp.array([[3.0, 4.0], [0.0, 0.0]])))
     [[0.6 0.8]
@@ -38,7 +40,16 @@ def normalise(embedding: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
 
 
 def cosines(queries: Float[Array, "B D"], anchors: Float[Array, "A D"]) -> Similarity:
-    """Inner products of unit-norm rows, in float32 whatever the network computes in.
+    r"""Inner products of unit-norm rows, $u_{ia} = q_i \cdot b_a$.
+
+    In float32, whatever the network computes in.
+
+    Args:
+        queries: B rows of unit length.
+        anchors: A rows of unit length.
+
+    Returns:
+        Float32, B by A.
 
     >>> print(cosines(jnp.eye(2), jnp.array([[0.6, 0.8]])))
     [[0.6]
@@ -55,11 +66,17 @@ def cross_entropy(
     smoothing: float = 0.0,
     form: SmoothingForm = "official",
 ) -> Rows:
-    """Softmax cross-entropy against class indices or class probabilities.
+    r"""Softmax cross-entropy against class indices or class probabilities.
 
-    Label smoothing comes in two forms. ``official`` (the released CoNe code) leaves
-    ``1 - smoothing`` on the true class and ``smoothing / (C - 1)`` on each other one;
-    ``uniform`` (Szegedy et al., torch, Keras) mixes in ``smoothing / C`` on every class.
+    $$l_i = -\sum_c t_{ic} \log \operatorname{softmax}(f_i)_c$$
+
+    Args:
+        logits: $f$.
+        labels: class indices, or the targets $t$ themselves.
+        smoothing: the share of the target that leaves the true class.
+        form: ``official`` (the released CoNe code) leaves ``1 - smoothing`` on the true class and
+            ``smoothing / (C - 1)`` on each other one; ``uniform`` (Szegedy et al., torch, Keras)
+            mixes in ``smoothing / C`` on every class.
 
     >>> logits = jnp.array([[2.0, 0.0, 0.0]])
     >>> round(float(cross_entropy(logits, jnp.array([0]))[0]), 4)
@@ -83,8 +100,13 @@ def cross_entropy(
 def mixed_targets(
     first: Int[Array, " B"], second: Int[Array, " B"], weight: Rows, num_classes: int
 ) -> Float[Array, "B C"]:
-    """Class probabilities of images mixed from two: `weight` on the first label, the rest on
-    the second.
+    """Class probabilities of images mixed from two, as MixUp and CutMix do.
+
+    Args:
+        first: labels of the first images.
+        second: labels of the second images.
+        weight: the share of the first; the rest is the second's.
+        num_classes: C.
 
     >>> mixed_targets(jnp.array([0]), jnp.array([2]), jnp.array([0.75]), 3).tolist()
     [[0.75, 0.0, 0.25]]
@@ -102,10 +124,19 @@ def binary_cross_entropy(
     threshold: float | None = None,
     reduction: Literal["mean", "sum"] = "mean",
 ) -> Rows:
-    """One yes-or-no question a class: sigmoid cross-entropy, averaged or summed over classes.
+    r"""One yes-or-no question per class: sigmoid cross-entropy.
 
-    Smoothing mixes in ``smoothing / C`` on every class. With a `threshold` the targets are
-    then made 0 or 1: those above it are 1. (Wightman et al., "ResNet strikes back".)
+    $$l_i = -\frac{1}{C} \sum_c
+    \bigl(t_{ic} \log \sigma(f_{ic}) + (1 - t_{ic}) \log \sigma(-f_{ic})\bigr)$$
+
+    Reference: Wightman et al., "ResNet strikes back", arXiv 2110.00476.
+
+    Args:
+        logits: $f$.
+        labels: class indices, or the targets $t$ themselves.
+        smoothing: mixes in ``smoothing / C`` on every class.
+        threshold: makes the targets 0 or 1 after that: those above it are 1.
+        reduction: over classes.
 
     >>> round(float(binary_cross_entropy(jnp.array([[2.0, -2.0]]), jnp.array([0]))[0]), 4)
     0.1269
@@ -122,13 +153,20 @@ def binary_cross_entropy(
 def sup_in(
     similarity: Similarity, positive: Mask, *, temperature: float, where: Mask | None = None
 ) -> Rows:
-    """Supervised contrastive loss with the sum over positives *inside* the logarithm.
+    r"""Supervised contrastive loss with the sum over positives *inside* the logarithm.
 
-    ``l_i = logsumexp_{a in A(i)} u_ia / tau - logsumexp_{p in P(i)} u_ip / tau``
+    $$l_i = \log \sum_{a \in A(i)} e^{u_{ia} / \tau} - \log \sum_{p \in P(i)} e^{u_{ip} / \tau}$$
 
-    `similarity` holds the cosines u between B queries and A anchors, `positive` marks the
-    anchors of the query's class, `where` the anchors that exist at all. Without positives the
-    row is 0. (Eq. 2 of CoNe; SupCon's L_in differs by the constant ``log |P|``.)
+    Reference: equation 2 of CoNe. SupCon's L_in differs by the constant ``log |P|``.
+
+    Args:
+        similarity: the cosines $u$ between B queries and A anchors.
+        positive: marks the anchors of the query's class, $P(i)$.
+        temperature: $\tau$.
+        where: marks the anchors that exist at all, $A(i)$; None: all of them.
+
+    Returns:
+        One value per row; 0 for a row without positives.
 
     >>> u = jnp.array([[0.9, 0.1, 0.1]])
     >>> round(float(sup_in(u, jnp.array([[True, False, False]]), temperature=0.1)[0]), 6)
@@ -143,11 +181,12 @@ def sup_in(
 def sup_out(
     similarity: Similarity, positive: Mask, *, temperature: float, where: Mask | None = None
 ) -> Rows:
-    """Supervised contrastive loss with the mean over positives *outside* the logarithm.
+    r"""Supervised contrastive loss with the mean over positives *outside* the logarithm.
 
-    ``l_i = logsumexp_{a in A(i)} u_ia / tau - mean_{p in P(i)} u_ip / tau``
+    $$l_i = \log \sum_{a \in A(i)} e^{u_{ia} / \tau}
+    - \frac{1}{|P(i)|} \sum_{p \in P(i)} u_{ip} / \tau$$
 
-    The same contract as `sup_in`. (L_out of Khosla et al., arXiv 2004.11362.)
+    The same contract as `sup_in`. Reference: L_out of Khosla et al., arXiv 2004.11362.
 
     >>> u = jnp.array([[0.9, 0.5, 0.1]])
     >>> round(float(sup_out(u, jnp.array([[True, True, False]]), temperature=0.1)[0]), 6)
@@ -171,13 +210,24 @@ def parametric_contrast(
     gamma: float = 1.0,
     where: Mask | None = None,
 ) -> Rows:
-    """PaCo: class centres and anchors compete in one softmax, weighted differently.
+    r"""PaCo: class centres and anchors compete in one softmax, weighted differently.
 
-    ``l_i = log D_i - (beta f_iy + alpha sum_{p in P(i)} u_ip / tau) / (beta + alpha |P(i)|)``
-    ``D_i = sum_c exp(f_ic) + gamma sum_{a in A(i)} exp(u_ia / tau)``
+    $$l_i = \log D_i
+    - \frac{\beta f_{iy} + \alpha \sum_{p \in P(i)} u_{ip} / \tau}{\beta + \alpha |P(i)|}, \qquad
+    D_i = \sum_c e^{f_{ic}} + \gamma \sum_{a \in A(i)} e^{u_{ia} / \tau}$$
 
-    `class_logits` f are the classifier's, the other arguments as for `sup_in`. A row whose
-    weights are all 0 is 0. (Cui et al., "Parametric Contrastive Learning", arXiv 2107.12028.)
+    Reference: Cui et al., "Parametric Contrastive Learning", arXiv 2107.12028.
+
+    Args:
+        class_logits: $f$ of the classifier.
+        labels: $y$, class indices.
+        similarity: as for `sup_in`, and so are `positive`, `temperature` and `where`.
+        alpha: the weight of each positive.
+        beta: the weight of the class centre.
+        gamma: the weight of anchors among the competitors.
+
+    Returns:
+        One value per row; 0 for a row whose weights are all 0.
 
     >>> f, u = jnp.array([[1.0, 0.0]]), jnp.array([[0.5]])
     >>> positive = jnp.array([[True]])
@@ -200,10 +250,16 @@ def parametric_contrast(
 
 
 def mean_shift(similarity: Similarity, *, where: Mask | None = None) -> Rows:
-    """Mean squared distance between a unit-norm query and its anchors, ``2 - 2 u``.
+    r"""Mean squared distance between a unit-norm query and its anchors.
 
-    Rows without an anchor are 0. (Koohpayegani et al., "Mean Shift for Self-Supervised
-    Learning"; CMSF takes anchors of the query's class.)
+    $$l_i = \frac{1}{|A(i)|} \sum_{a \in A(i)} (2 - 2 u_{ia})$$
+
+    Rows without an anchor are 0. Reference: Koohpayegani et al., "Mean Shift for Self-Supervised
+    Learning", arXiv 2105.07269; CMSF takes anchors of the query's class.
+
+    Args:
+        similarity: the cosines $u$.
+        where: marks the anchors; None: all of them.
 
     >>> mean_shift(jnp.array([[1.0, 0.5]])).tolist()
     [0.5]
@@ -214,10 +270,17 @@ def mean_shift(similarity: Similarity, *, where: Mask | None = None) -> Rows:
 
 
 def log_sum_exp_gap(similarity: Similarity, *, temperature: float, where: Mask) -> Rows:
-    """By how much log-sum-exp of ``x = u / tau`` exceeds the largest x; 0 for an empty row.
+    r"""By how much log-sum-exp exceeds the largest value; 0 for an empty row.
+
+    $$m_i = \log \sum_a e^{u_{ia} / \tau} - \max_a u_{ia} / \tau$$
 
     Its exponential counts the anchors that matter: 1 when one dominates, n for n equal ones.
     It is the error made in reading `sup_in` as a margin between nearest positive and negative.
+
+    Args:
+        similarity: the cosines $u$.
+        temperature: $\tau$.
+        where: marks the anchors.
 
     >>> both = jnp.array([[True, True]])
     >>> round(float(log_sum_exp_gap(jnp.array([[0.5, 0.5]]), temperature=0.1, where=both)[0]), 4)
@@ -237,10 +300,20 @@ def soft_labels(
     temperature: float,
     where: Bool[Array, "B K"] | None = None,
 ) -> Float[Array, "B C"]:
-    """Class probabilities averaged over anchors with softmax(similarity / tau) as weights.
+    r"""Class probabilities averaged over anchors, the similar ones most.
 
-    Rows sum to 1 when the rows of `probs` do. A row with no valid anchor is the plain mean of
-    `probs`. (Eq. 5 to 7 of CoNe: the target of distributional consistency.)
+    $$\tilde p_i = \sum_j \operatorname{softmax}_j(v_{ij} / \tau)\, p_j$$
+
+    Reference: equations 5 to 7 of CoNe, the target of `distributional_consistency`.
+
+    Args:
+        similarity: the cosines $v$ between B keys and K anchors.
+        probs: $p$, what each anchor predicts.
+        temperature: $\tau$.
+        where: marks the anchors that exist; None: all of them.
+
+    Returns:
+        Rows that sum to 1 when those of `probs` do. Without a valid anchor: the mean of `probs`.
 
     >>> u = jnp.array([[1.0, 0.0]])
     >>> [f"{p:.3f}" for p in soft_labels(u, jnp.eye(2), temperature=0.5)[0]]
@@ -257,7 +330,15 @@ def soft_labels(
 def distributional_consistency(
     target_probs: Float[Array, "B C"], logits: Float[Array, "B C"]
 ) -> Rows:
-    """``KL(target || softmax(logits))``; the target is a constant, ``0 log 0 = 0``.
+    r"""How far a prediction is from its target.
+
+    $$l_i = \mathrm{KL}\bigl(\tilde p_i \,\|\, \operatorname{softmax}(f_i)\bigr)$$
+
+    The gradient reaches the logits only; ``0 log 0 = 0``. Reference: equation 4 of CoNe.
+
+    Args:
+        target_probs: $\tilde p$, a constant.
+        logits: $f$.
 
     >>> distributional_consistency(jnp.array([[0.5, 0.5]]), jnp.array([[1.0, 1.0]])).tolist()
     [0.0]
@@ -269,11 +350,18 @@ def distributional_consistency(
 def positive_gradient_coefficients(
     similarity: Similarity, positive: Mask, *, temperature: float, where: Mask | None = None
 ) -> Float[Array, "B A"]:
-    """How strongly `sup_in` pulls the query towards each positive: alpha in [0, 1].
+    r"""How strongly `sup_in` pulls the query towards each positive: alpha in [0, 1].
 
-    With s = exp(u / tau) and S_p, S_n its sums over positives and negatives,
-    ``alpha_p = s_p / S_p - s_p / (S_p + S_n)``; 0 for anchors that are not positive. Then
-    ``-d sup_in / d z = (1 / tau) (sum_p alpha_p z_p - sum_n s_n / (S_p + S_n) z_n)``.
+    With $s = e^{u / \tau}$, and $S_p$ and $S_n$ its sums over positives and negatives,
+
+    $$\alpha_p = \frac{s_p}{S_p} - \frac{s_p}{S_p + S_n}, \qquad
+    -\frac{\partial l}{\partial z} = \frac{1}{\tau}
+    \Bigl(\sum_p \alpha_p z_p - \sum_n \frac{s_n}{S_p + S_n} z_n\Bigr)$$
+
+    The arguments are those of `sup_in`.
+
+    Returns:
+        One value per query and anchor; 0 for anchors that are not positive.
 
     >>> u = jnp.array([[0.8, 0.2, 0.5]])
     >>> is_positive = jnp.array([[True, True, False]])

@@ -16,7 +16,14 @@ OFFICIAL_CONSTANT_ABOVE = 0.996
 
 
 def update(ema_params: Params, params: Params, m: float | Float[Array, ""]) -> Params:
-    """One step of the average, ``m * ema_params + (1 - m) * params`` on every leaf.
+    r"""One step of the average, on every leaf.
+
+    $$\theta_k \leftarrow m\, \theta_k + (1 - m)\, \theta_q$$
+
+    Args:
+        ema_params: $\theta_k$, any tree of arrays.
+        params: $\theta_q$, a tree of the same shape.
+        m: the momentum, between 0 and 1.
 
     >>> update({"w": 1.0}, {"w": 3.0}, 0.75)
     {'w': 1.5}
@@ -25,9 +32,16 @@ def update(ema_params: Params, params: Params, m: float | Float[Array, ""]) -> P
 
 
 def cosine_to_one(m0: float, total_steps: int) -> optax.Schedule:
-    """Momentum rising from `m0` at step 0 to 1 at `total_steps` along half a cosine.
+    r"""Momentum rising from `m0` at step 0 to 1 at `total_steps` along half a cosine.
 
-    ``m_t = 1 - (1 - m0) (cos(pi t / T) + 1) / 2``
+    $$m_t = 1 - (1 - m_0)\, \frac{\cos(\pi t / T) + 1}{2}$$
+
+    Args:
+        m0: the momentum at step 0.
+        total_steps: $T$.
+
+    Returns:
+        A function of the step, as optax's schedules are.
 
     >>> [round(float(cosine_to_one(0.996, 100)(t)), 6) for t in (0, 25, 50, 75, 100)]
     [0.996, 0.996586, 0.998, 0.999414, 1.0]
@@ -46,10 +60,13 @@ def constant(m0: float) -> optax.Schedule:
 
 
 def schedule(name: str, m0: float, total_steps: int) -> optax.Schedule:
-    """The schedule a config names: ``cosine_to_one``, ``constant`` or ``official_auto``.
+    """The schedule that a config names.
 
-    ``official_auto`` is the rule of the released code: the cosine for ``m0 <= 0.996``,
-    constant above.
+    Args:
+        name: ``cosine_to_one``, ``constant`` or ``official_auto``, the rule of the released code:
+            the cosine for ``m0 <= 0.996``, constant above.
+        m0: the momentum at step 0.
+        total_steps: the steps of the whole run.
 
     >>> [round(float(schedule("official_auto", m0, 100)(50)), 4) for m0 in (0.99, 0.999)]
     [0.995, 0.999]

@@ -36,7 +36,11 @@ from cone_jax.settings import Settings
 
 
 def default() -> ConfigDict:
-    """A complete config: CoNe as released, on the bundled digits."""
+    """A complete config: CoNe as released, on the bundled digits.
+
+    >>> default().objective.name
+    'cone'
+    """
     config = Settings().to_config()
     for name in objectives.names():  # one section per method: config.objective.cone.sup_weight
         config.objective[name] = objectives.default_settings(name)
@@ -62,7 +66,11 @@ def open_fields(config: ConfigDict) -> tuple[str, ...]:
 
 
 def stage_configs(config: ConfigDict) -> tuple[ConfigDict, ...]:
-    """The config of each stage, in order; the first is `config` itself."""
+    """The config of each stage, in order; the first is `config` itself.
+
+    >>> [stage.objective.name for stage in stage_configs(load_recipe("digits", "supcon"))]
+    ['supcon', 'linear']
+    """
     if objectives.chosen(config.objective).needs.classifier:
         return (config,)
     return (config, _linear_stage(config))
@@ -103,6 +111,9 @@ def apply_preset(config: ConfigDict, preset: str) -> ConfigDict:
     """Sets every field on which the paper's text and its released code disagree.
 
     Learning-rate warm-up is not among them: its length belongs to the recipe.
+
+    >>> apply_preset(default(), "paper").model.classifier
+    'cosine'
     """
     if preset not in PRESETS:
         raise UserError(f"preset ({preset!r}) is unknown; {closest(preset, PRESETS)}")
@@ -128,9 +139,16 @@ def apply_options(
     """Applies what follows the colon in ``--config=configs/x.py:a,b`` and locks the config.
 
     Every recipe understands the names of the objectives, which replace CoNe in the same recipe,
-    CoNe's variants and the presets; `recipe_options` are its own, and replace a common option
-    of the same name. They take effect in this order, whatever the order they are given in:
-    objectives, variants, the recipe's own as it lists them, presets.
+    CoNe's variants and the presets. They take effect in this order, whatever the order they are
+    given in: objectives, variants, the recipe's own as it lists them, presets.
+
+    Args:
+        config: is changed, and returned.
+        options: names, separated by commas.
+        recipe_options: the recipe's own, which replace common options of the same name.
+
+    >>> apply_options(default(), "no_dc,paper").objective.cone.dc_weight
+    0.0
     """
     recipe_options = recipe_options or {}
     methods = {
@@ -204,7 +222,14 @@ VARIANTS: dict[str, Option] = {
 
 
 def validate(config: ConfigDict) -> None:
-    """Raises `UserError` for the first field that cannot work."""
+    """Raises `UserError` for the first field that cannot work.
+
+    >>> config = default()
+    >>> config.bank.size = 100
+    >>> validate(config)
+    Traceback (most recent call last):
+    cone_jax.errors.UserError: bank.size (100) must be at least the global batch (256)
+    """
     settings, objective = Settings.read(config), objectives.chosen(config.objective)
     _check_needs(settings, objective)
     if settings.evaluation.patience and not (
@@ -291,7 +316,14 @@ PACKAGED = Path(__file__).parent.parent / "recipes"
 
 
 def load_recipe(path: str, options: str = "") -> ConfigDict:
-    """What ``get_config(options)`` of a recipe returns; `path` is its file or its name.
+    """What ``get_config(options)`` of a recipe returns.
+
+    Args:
+        path: the recipe's file, or the name of one that comes with the package.
+        options: what follows the colon on the command line.
+
+    Returns:
+        A config to change and give to `train`. It refuses fields that do not exist.
 
     >>> load_recipe("digits", "cross_entropy").objective.name
     'cross_entropy'

@@ -34,13 +34,22 @@ def roi_align(
     sampling_ratio: int = 0,
     aligned: bool = True,
 ) -> Float[Array, "N output_size output_size C"]:
-    """Features of boxes (x0, y0, x1, y1 in pixels), averaged in a grid of bins.
+    r"""Features of boxes, averaged in a grid of bins.
 
-    `spatial_scale` is the size of the map divided by that of the image. Each bin averages
-    `sampling_ratio` samples per axis; 0 takes ``ceil(side / output_size)``, one per cell or more.
-    `aligned` puts pixel centres at half-integers (Detectron2). Otherwise (torchvision's default)
-    they lie at integers and a side counts as one cell at least. Samples beyond the map by more
+    A bin is the mean of samples that are interpolated between the four cells around them:
+    $\sum_h \sum_w \max(0, 1 - |y - h|) \max(0, 1 - |x - w|) F_{hw}$. Samples beyond the map by more
     than one cell are 0. A gradient reaches the features, never the boxes.
+
+    Reference: He et al., "Mask R-CNN", arXiv 1703.06870.
+
+    Args:
+        features: a map of C channels.
+        boxes: x0, y0, x1, y1 in pixels of the image.
+        spatial_scale: the size of the map divided by that of the image.
+        output_size: bins per axis.
+        sampling_ratio: samples per axis and bin; 0 takes ``ceil(side / output_size)``.
+        aligned: puts pixel centres at half-integers (Detectron2). Otherwise (torchvision's default)
+            they lie at integers and a side counts as one cell at least.
 
     >>> ramp = jnp.broadcast_to(jnp.arange(8.0)[None, :, None], (8, 8, 1))
     >>> roi_align(
@@ -71,6 +80,13 @@ def multilevel_roi_align(
 
     Every level contributes a product in which the weights of other levels' boxes are 0. The
     arguments are those of `roi_align`, with one map and one scale per level, finest first.
+
+    >>> pyramid = [jnp.zeros((8, 8, 1)), jnp.ones((4, 4, 1))]
+    >>> boxes = jnp.array([[0.0, 0.0, 100.0, 100.0], [0.0, 0.0, 500.0, 500.0]])
+    >>> scales = [1 / 64, 1 / 128]
+    >>> found = multilevel_roi_align(pyramid, boxes, spatial_scales=scales, output_size=1)
+    >>> found.ravel().tolist()  # the small box from the fine level, the large one from the other
+    [0.0, 1.0]
     """
     levels = box_levels(boxes, count=len(pyramid))
 

@@ -24,7 +24,11 @@ class ExportedModel:
 
 
 def open_export(directory: Path | str) -> ExportedModel:
-    """Opens an export by what its description says, and nothing else."""
+    """Opens an export by what its description says, and nothing else.
+
+    Args:
+        directory: of one export, such as ``runs/birds/exports/onnx``.
+    """
     directory = storage.path(directory)
     content, spec, data = metadata.read(directory)
     path = directory / content["file"]

@@ -75,7 +75,27 @@ def export(
     data: ExportMetadata,
     directory: Path | str,
 ) -> Path:
-    """Writes and checks one export; returns its directory, which replaces an earlier one."""
+    """Writes one export, reads it back, and compares its logits with the network's.
+
+    Args:
+        format: one of `FORMATS`.
+        variables: ``params`` and ``batch_stats``.
+        encoder: the network.
+        data: how pictures become input, and what the classes are called.
+        directory: the export is its subfolder `format`, and replaces an earlier one.
+
+    Returns:
+        The directory of the export.
+
+    >>> import tempfile
+    >>> from cone_jax import interop
+    >>> encoder = models.create("resnet8", 2, stem="cifar", projection=None, width=4)
+    >>> variables = encoder.init(jax.random.key(0), np.zeros((1, 8, 8, 3)), train=False)
+    >>> data = ExportMetadata(("owl", "tit"), 8, mean=(0.5,) * 3, std=(0.25,) * 3)
+    >>> place = export("safetensors", variables, encoder, data, tempfile.mkdtemp())
+    >>> interop.open_export(place).logits(np.zeros((1, 8, 8, 3), np.float32)).shape
+    (1, 2)
+    """
     if encoder.inputs:
         return detector_export.export(format, variables, encoder, data, directory)
     if format not in FORMATS:

@@ -98,12 +98,19 @@ def load_initial(
 ) -> tuple[dict[str, Any], ImportReport]:
     """`variables` with the weights at `path` in place of their values.
 
-    `path` is a ``.safetensors`` or ``.pth`` file with torchvision's, timm's or the released
-    CoNe names, the name of published weights (`cone_jax.interop.hub`), the directory of a run,
-    one of its checkpoints, or an export. A classifier for
-    another number of classes keeps the value it has in `variables`. `strict` False does so for a
-    whole classifier and projection head that are missing or do not fit, never for the backbone.
-    Loaded values are NumPy arrays, float32.
+    A classifier for another number of classes keeps the value it has in `variables`.
+
+    Args:
+        path: a ``.safetensors`` or ``.pth`` file with torchvision's, timm's or the released CoNe
+            names, the name of published weights (`cone_jax.interop.hub`), the directory of a run,
+            one of its checkpoints, or an export.
+        encoder: the network.
+        variables: its ``params`` and ``batch_stats``.
+        strict: False forgives a classifier and projection head that are missing or do not fit,
+            never a backbone.
+
+    Returns:
+        The variables, as float32 NumPy arrays, and an account of every name.
     """
     if hub.is_reference(str(path)):
         weights = files.read_weights(hub.fetch(str(path)).path)

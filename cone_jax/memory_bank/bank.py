@@ -33,7 +33,7 @@ class MemoryBank(flax.struct.PyTreeNode):
     """
 
     features: Float[Array, "K D"]  # unit norm, float32
-    labels: Int[Array, " K"]
+    labels: Int[Array, " K"]  # -1: not written yet
     # What the key's classifier said when the row was written; None: not remembered.
     probs: Float[Array, "K C"] | None
     ids: Int[Array, " K"]  # record ids
@@ -65,11 +65,17 @@ def init(
     keep_norms: bool = False,
     recall_target: float = 1.0,
 ) -> MemoryBank:
-    """An empty bank; `dtype` (float32 or bfloat16) is that of the probabilities.
+    """An empty bank: no row is valid until it is written.
 
-    With `num_classes` 0 the bank holds no probabilities, which most of its memory goes to; with
-    `keep_norms` they can be recomputed. `mesh` says that queries will be split over its devices, by
-    rows; with `split` the bank's rows are split over them as well.
+    Args:
+        size: K, the number of rows.
+        dim: D, the width of an embedding.
+        num_classes: C. With 0 the bank holds no probabilities, which most of its memory goes to.
+        dtype: of the probabilities, float32 or bfloat16.
+        mesh: the devices that queries will be split over, by rows.
+        split: whether the bank's rows are split over them as well.
+        keep_norms: remembers the lengths of embeddings, so that probabilities can be recomputed.
+        recall_target: below 1, neighbours are chosen approximately; this share is to be right.
 
     >>> bank = init(size=8, dim=2, num_classes=10)
     >>> bank.size, int(bank.filled), bank.labels.tolist()
@@ -122,10 +128,22 @@ def enqueue(
     norms: Float[Array, " B"] | None = None,
     when: Bool[Array, ""] | None = None,
 ) -> MemoryBank:
-    """Writes B keys over the oldest rows, wrapping around at the end. Any B up to K.
+    """Writes B keys over the oldest rows, wrapping around at the end.
 
-    With `when` False the bank stays as it is. A donated bank is updated in place if everything
-    that reads it has to be done before `when` is known; otherwise XLA may copy it first.
+    A donated bank is updated in place if everything that reads it has to be done before `when` is
+    known; otherwise XLA may copy it first.
+
+    Args:
+        bank: the bank before.
+        features: keys of unit length. B may be anything up to K.
+        labels: their classes.
+        probs: what the momentum network predicts for them; None if the bank remembers none.
+        ids: their records, for `exclude_ids` later; None: they belong to no record.
+        norms: the lengths of their embeddings, if the bank remembers those.
+        when: with False the bank stays as it is.
+
+    Returns:
+        The bank after.
 
     >>> bank = init(size=3, dim=1, num_classes=2)
     >>> for label in range(4):

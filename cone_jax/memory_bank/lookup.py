@@ -36,8 +36,8 @@ class Neighbours(NamedTuple):
     """The k nearest bank rows of each query, most similar first."""
 
     similarity: Float[Array, "B k"]  # 0 where not valid
-    labels: Int[Array, "B k"]
-    valid: Bool[Array, "B k"]
+    labels: Int[Array, "B k"]  # -1 where not valid
+    valid: Bool[Array, "B k"]  # whether there is such a row
     rows: Int[Array, "B k"]  # indices into the bank
 
 
@@ -69,6 +69,10 @@ def similarity(bank: MemoryBank, queries: Float[Array, "B D"]) -> Float[Array, "
     At a temperature of 0.07 an error of 0.004 in a cosine is 0.06 in a logit, hence the
     highest matmul precision also where the network computes in bfloat16.
 
+    Args:
+        bank: K rows.
+        queries: B rows of unit length.
+
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = enqueue(init(2, 2, 0), jnp.eye(2), jnp.array([7, 8]), None)
     >>> print(similarity(bank, jnp.array([[0.6, 0.8]])))
@@ -87,8 +91,12 @@ def neighbours(
 ) -> Neighbours:
     """The k valid rows most similar to each query; fewer where the bank has fewer.
 
-    `queries` have unit norm. `exclude_ids` hides from each query the rows of the same record;
-    with `same_class`, the label of each query, it sees the rows of that label only.
+    Args:
+        bank: K rows.
+        queries: B rows of unit length; gradients reach them through the cosines.
+        k: how many.
+        exclude_ids: hides from each query the rows of the same record.
+        same_class: the label of each query, which then sees the rows of that label only.
 
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = init(size=4, dim=2, num_classes=2)
@@ -190,12 +198,22 @@ def soft_labels(
     exclude_ids: Int[Array, " B"] | None = None,
     classify: Classify | None = None,
 ) -> Float[Array, "B C"]:
-    """The bank's predictions, weighted by their similarity to each key.
+    r"""The bank's predictions, weighted by their similarity to each key.
+
+    $$\tilde p_i = \sum_j \operatorname{softmax}_j(v_{ij} / \tau)\, p_j$$
 
     What `losses.soft_labels` is for anchors at hand, this is for a bank, a block of rows at a time.
-    Over *all* valid rows; rows of the result sum to 1. With nothing valid: the mean over all
-    rows, which is uniform in a new bank. The predictions are those remembered or, in a bank that
-    remembers norms instead, what `classify` says of the embeddings now.
+
+    Args:
+        bank: K rows.
+        keys: B rows of unit length.
+        temperature: $\tau$.
+        exclude_ids: hides from each key the rows of the same record.
+        classify: what predicts for embeddings, in a bank that remembers norms instead of $p$.
+
+    Returns:
+        Rows that sum to 1, over *all* valid rows of the bank. With nothing valid: the mean over all
+        rows, which is uniform in a new bank.
 
     >>> from cone_jax.memory_bank import init
     >>> bank = init(size=4, dim=2, num_classes=2)

@@ -16,7 +16,17 @@ from cone_jax.models.registry import Encoder, build
 
 
 def abstract_variables(encoder: Encoder, image_size: int) -> Any:
-    """The shapes of an encoder's variables: ``params`` and, with BatchNorm, ``batch_stats``."""
+    """The shapes of an encoder's variables: ``params`` and, with BatchNorm, ``batch_stats``.
+
+    Args:
+        encoder: the network.
+        image_size: the side of its input in pixels.
+
+    >>> from cone_jax import models
+    >>> shapes = abstract_variables(models.create("resnet18", 10, projection=None), 224)
+    >>> shapes["params"]["classifier"]["kernel"].shape
+    (512, 10)
+    """
     image = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
     others = [jax.ShapeDtypeStruct((1, 2), jnp.int32) for _ in encoder.inputs]
     return jax.eval_shape(
@@ -25,13 +35,31 @@ def abstract_variables(encoder: Encoder, image_size: int) -> Any:
 
 
 def parameters(encoder: Encoder, image_size: int) -> int:
-    """The number of trained values."""
+    """The number of trained values.
+
+    Args:
+        encoder: the network.
+        image_size: the side of its input in pixels; a transformer's positions depend on it.
+
+    >>> from cone_jax import models
+    >>> parameters(models.create("resnet50", 1000, projection=None), 224)
+    25557032
+    """
     variables = abstract_variables(encoder, image_size)
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(variables["params"]))
 
 
 def multiply_accumulates(encoder: Encoder, image_size: int) -> int:
-    """Of convolutions and matrix products, for one image in evaluation mode."""
+    """Those of convolutions and matrix products, for one image in evaluation mode.
+
+    Args:
+        encoder: the network.
+        image_size: the side of its input in pixels.
+
+    >>> from cone_jax import models
+    >>> round(multiply_accumulates(models.create("resnet50", 1000, projection=None), 224) / 1e9, 2)
+    4.09
+    """
     encoder = build(encoder.spec, platform=ANY_PLATFORM)
     image = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
     variables = abstract_variables(encoder, image_size)

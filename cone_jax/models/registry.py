@@ -213,21 +213,26 @@ def create(
     platform: str | None = None,
     **options: Any,
 ) -> Encoder:
-    """The encoder for architecture `name`, in the forms that suit `platform` (see `build`).
-
-    `projection` None gives the plain classifier on pooled features; `predictor` adds a second
-    head on the embedding, which some methods train against. Further `options`:
-
-    * ``bn_momentum`` (0.9, the weight of old running statistics) and ``bn_groups`` (1: global
-      statistics; the number of devices: per-device ones), of every network with BatchNorm;
-    * ``dropout``, ``stochastic_depth`` (the last block's rate), ``remat`` (recompute the
-      activations of a block in the backward pass), where the architecture has a place for them;
-    * ``width`` and ``stride_in_1x1`` of a ResNet, ``last_width`` of the RegNet, ``image_size`` of
-      a transformer's positions, ``distilled``: the second token of DeiT, ``channel_order`` of
-      ShuffleNetV2.
+    """The encoder for architecture `name`, in the forms that suit `platform`.
 
     In train mode an encoder with dropout or stochastic depth needs ``rngs={"dropout": key}``,
     and one with BatchNorm ``mutable=["batch_stats"]``.
+
+    Args:
+        name: one of `names`.
+        num_classes: C.
+        stem: ``imagenet``, or ``cifar`` for small images.
+        projection: the head before the embedding; None gives the classifier on pooled features.
+        classifier: what the class centres see.
+        predictor: a second head on the embedding, which some methods train against.
+        dtype: what the network computes in.
+        platform: see `build`.
+        options: ``bn_momentum`` (0.9, the weight of old running statistics) and ``bn_groups`` (1:
+            global statistics; the number of devices: per-device ones) of BatchNorm; ``dropout``,
+            ``stochastic_depth`` (the last block's rate), ``remat`` (recompute activations in the
+            backward pass), where there is a place for them; ``width`` and ``stride_in_1x1`` of a
+            ResNet, ``last_width`` of the RegNet, ``image_size`` of a transformer's positions,
+            ``distilled``: the second token of DeiT, ``channel_order`` of ShuffleNetV2.
 
     >>> import jax
     >>> encoder = create("resnet8", 10, stem="cifar", projection=Projection(dim=32, hidden=64))
@@ -286,9 +291,14 @@ def from_settings(settings: Model, num_classes: int, platform: str | None = None
 def build(spec: ModelSpec, *, platform: str | None = None) -> Encoder:
     """The encoder that `spec` describes.
 
-    `platform` is the one that its programs will be compiled for: ``cpu``, ``gpu``, ``tpu`` or
-    `ANY_PLATFORM`. None means that of JAX's default backend, now. It decides the form of
-    operations, never their results, and is not part of what a network is.
+    Args:
+        spec: a network in plain values.
+        platform: what its programs will be compiled for: ``cpu``, ``gpu``, ``tpu`` or
+            `ANY_PLATFORM`; None: JAX's default backend, now. It decides the form of operations,
+            never their results, and is not part of what a network is.
+
+    >>> build(ModelSpec("resnet8", 10)).spec.num_classes
+    10
     """
     if spec.name not in BACKBONES:
         raise UserError(

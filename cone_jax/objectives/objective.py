@@ -281,17 +281,32 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
 
 
 def names() -> tuple[str, ...]:
-    """All objectives that `create` knows."""
+    """All objectives that `create` knows.
+
+    >>> "cone" in names()
+    True
+    """
     return tuple(OBJECTIVES)
 
 
 def exchangeable() -> tuple[str, ...]:
-    """Those that can take each other's place in a recipe; the others have recipes of their own."""
+    """Those that can take each other's place in a recipe; the others have recipes of their own.
+
+    >>> "detection" in exchangeable()
+    False
+    """
     return tuple(name for name in OBJECTIVES if OBJECTIVES[name].exchangeable)
 
 
 def default_settings(name: str) -> ConfigDict:
-    """The hyper-parameters of objective `name`, as a config section holds them."""
+    """The hyper-parameters of an objective, as a config section holds them.
+
+    Args:
+        name: one of `names`.
+
+    >>> default_settings("cone").sup_temperature
+    0.1
+    """
     return OBJECTIVES[name]().to_config()
 
 
@@ -303,6 +318,13 @@ def declared_metrics() -> tuple[Metric, ...]:
 
 def create(name: str, settings: Mapping[str, Any]) -> Objective:
     """The objective `name` with the given hyper-parameters; those left out have defaults.
+
+    Args:
+        name: one of `names`.
+        settings: hyper-parameters by name; an unknown one is a `UserError` with the nearest known.
+
+    Returns:
+        A function of `StepInputs` that gives the loss and what to report beside it.
 
     >>> create("cone", {"neighbours": 32}).sup_weight
     0.7
@@ -317,6 +339,13 @@ def create(name: str, settings: Mapping[str, Any]) -> Objective:
 
 
 def chosen(section: Mapping[str, Any]) -> Objective:
-    """The objective that a config's section ``objective`` chooses, with its hyper-parameters."""
+    """The objective that a config's section ``objective`` chooses, with its hyper-parameters.
+
+    Args:
+        section: ``name``, and a section of each objective's settings.
+
+    >>> chosen({"name": "cone", "cone": {"neighbours": 32}}).neighbours
+    32
+    """
     name = section["name"]
     return create(name, section.get(name, {}))

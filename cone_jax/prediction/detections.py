@@ -18,10 +18,10 @@ from cone_jax.training.run_directory import DeployedNetwork
 class FoundObjects(NamedTuple):
     """What is on one picture: COCO's result entries; nothing but `error` where it is damaged."""
 
-    path: Path
-    pixels: np.ndarray | None = None
-    entries: Sequence[dict[str, Any]] = ()
-    error: str = ""
+    path: Path  # the file
+    pixels: np.ndarray | None = None  # uint8, height by width by 3
+    entries: Sequence[dict[str, Any]] = ()  # bbox, category_id, score and segmentation of each
+    error: str = ""  # what is wrong with the file
 
 
 class ObjectFinder:

@@ -18,7 +18,18 @@ from cone_jax.prediction.predictor import Prediction
 
 
 def find_images(paths: Iterable[Path | str]) -> list[Path]:
-    """The picture files among `paths` and, sorted, below those of them that are folders."""
+    """The picture files among `paths` and, sorted, below those of them that are folders.
+
+    Args:
+        paths: files and folders; one that does not exist is a `UserError`.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name in ("b.png", "a.jpg", "notes.txt"):
+    ...     (folder / name).touch()
+    >>> [path.name for path in find_images([folder])]
+    ['a.jpg', 'b.png']
+    """
     found: list[Path] = []
     for path in (storage.path(given, "--images") for given in paths):
         if path.is_dir():
@@ -40,7 +51,12 @@ def _is_picture(file: Path, folder: Path) -> bool:
 
 
 def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
-    """One row a picture: its path, then class and probability from the best down, then errors."""
+    """One row per picture: its path, then class and probability from the best down, then errors.
+
+    Args:
+        path: the file to write.
+        predictions: what a `Predictor` gives.
+    """
     rows = list(predictions)
     top = max((len(row.classes) for row in rows), default=0)
     ranks = [(f"class_{rank}", f"probability_{rank}") for rank in range(1, top + 1)]
@@ -58,7 +74,12 @@ def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
 
 
 def write_jsonl(path: Path, predictions: Iterable[Prediction]) -> None:
-    """One object a line with the fields of `Prediction`."""
+    """One object per line with the fields of `Prediction`.
+
+    Args:
+        path: the file to write.
+        predictions: what a `Predictor` gives.
+    """
     with storage.replacing(path) as unfinished, unfinished.open("w") as file:
         for row in predictions:
             file.write(json.dumps({**row._asdict(), "path": str(row.path)}) + "\n")

@@ -26,14 +26,22 @@ from cone_jax.training.run_directory import DeployedNetwork, RunDirectory
 class Prediction(NamedTuple):
     """The most probable classes of one picture, best first; none where it is damaged."""
 
-    path: Path
-    classes: tuple[str, ...] = ()
-    probabilities: tuple[float, ...] = ()
-    error: str = ""
+    path: Path  # the file
+    classes: tuple[str, ...] = ()  # their names
+    probabilities: tuple[float, ...] = ()  # of each of them
+    error: str = ""  # what is wrong with the file
 
 
 class Predictor:
-    """A network with everything needed to show it picture files."""
+    """A network with everything needed to show it picture files. `open_model` makes one.
+
+    >>> data = ExportMetadata(("dark", "light"), 8, mean=(0.5,) * 3, std=(0.5,) * 3)
+    >>> predictor = Predictor(lambda images: images[:, 0, 0, :2] * [-1, 1], data)
+    >>> white = np.full((8, 8, 3), 255, np.uint8)
+    >>> ((classes, probabilities),) = predictor.classify([white])
+    >>> classes[0], round(probabilities[0], 2)
+    ('light', 0.88)
+    """
 
     def __init__(
         self,
@@ -97,7 +105,20 @@ class Predictor:
 
 
 def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) -> Predictor:
-    """The predictor of a run (of its checkpoint `step`) or of an export."""
+    """The predictor of a run or of an export.
+
+        predictor = cone_jax.open_model("runs/birds")
+        for result in predictor(["owl.jpg"]):
+            print(result.path, result.classes[0], result.probabilities[0])
+
+    Args:
+        path: the directory of a run, or an export such as ``runs/birds/exports/onnx``.
+        step: a run's checkpoint: its number, ``latest`` or ``best``.
+        options: ``top``, how many classes to name (5), and ``batch_size`` (32).
+
+    Returns:
+        A function of picture files.
+    """
     path = storage.path(path)
     if (path / metadata.FILE).exists():
         model = interop.open_export(path)
@@ -117,9 +138,13 @@ def open_published(
     architecture: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> Predictor:
-    """The predictor of published weights, such as ``timm:mobilenetv2_100.ra_in1k``, or a file.
+    """The predictor of published weights.
 
-    `architecture` has options of the network that a file does not tell, such as stride_in_1x1.
+    Args:
+        reference: a name such as ``timm:mobilenetv2_100.ra_in1k``, or a file.
+        report: gets a line about what is fetched.
+        architecture: options of the network that a file does not tell, such as stride_in_1x1.
+        options: as for `open_model`.
     """
     network = named_network.open_network(reference, report, architecture)
     return Predictor(_logits_of(network), network.metadata, **options)

@@ -76,7 +76,10 @@ class Sweep:
 def grid(rows: Axis, columns: Axis | None = None, *, options: str = "") -> tuple[Cell, ...]:
     """All combinations of the values of two axes, or the values of one, in reading order.
 
-    `options` are the recipe's, in every cell.
+    Args:
+        rows: one side of the table.
+        columns: the other; None: a table of one column.
+        options: the recipe's, in every cell.
 
     >>> cells = grid(Axis("N", "objective.cone.neighbours", (8, 16)))
     >>> cells[1].row, cells[1].settings
@@ -94,7 +97,14 @@ def grid(rows: Axis, columns: Axis | None = None, *, options: str = "") -> tuple
 
 
 def load_sweep(file: str) -> Sweep:
-    """What ``get_sweep(options)`` of ``FILE:OPTIONS`` or ``NAME:OPTIONS`` returns."""
+    """What ``get_sweep(options)`` of ``FILE:OPTIONS`` or ``NAME:OPTIONS`` returns.
+
+    Args:
+        file: as after ``--sweep=``.
+
+    >>> load_sweep("momentum:digits").row_name
+    'm'
+    """
     path, _, options = file.partition(":")
     sweep = run_config.call(path, options, flag="--sweep", function="get_sweep", folder="sweeps")
     if not isinstance(sweep, Sweep):
@@ -122,7 +132,14 @@ def _holds(data: ConfigDict, name: str) -> bool:
 
 
 def base_config(sweep: Sweep) -> ConfigDict:
-    """The sweep's own recipe, at the sweep's size."""
+    """The sweep's own recipe, at the sweep's size.
+
+    Args:
+        sweep: of `load_sweep`.
+
+    >>> base_config(load_sweep("momentum:digits")).epochs
+    8
+    """
     return _recipe(sweep, sweep.base)
 
 

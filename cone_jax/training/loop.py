@@ -51,12 +51,20 @@ def train(
 ) -> dict[str, float]:
     """Trains until the config's last step, going on where an earlier start left off.
 
-    Returns the final metrics, such as ``test/top1``. Everything else is in `directory`. In a
-    notebook::
+        import cone_jax
 
-        config = config.load_recipe("configs/digits.py")
+        config = cone_jax.load_recipe("digits")
         config.epochs = 5
-        training.train(config, "runs/digits")["test/top1"]
+        cone_jax.train(config, "runs/digits")["test/top1"]
+
+    Args:
+        config: of `load_recipe`. A run that exists already must have the same.
+        directory: the run's own, on a disk or below ``gs://``; made if it is not there.
+        console: where to print; None: the terminal.
+        watch: called in the loop, for those who drive it.
+
+    Returns:
+        The final metrics, such as ``test/top1``. Everything else is in `directory`.
     """
     directory = storage.path(directory, "workdir").absolute()
     primary = distributed.is_primary()

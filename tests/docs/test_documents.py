@@ -169,3 +169,18 @@ def test_what_examples_import_from_the_package_is_there(document):
                 for alias in node.names:
                     if not hasattr(module, alias.name):
                         importlib.import_module(f"{node.module}.{alias.name}")
+
+
+def test_lines_have_at_most_120_columns():
+    """But for tables, commands and lines with nothing but a link."""
+    long = []
+    for document in DOCUMENTS:
+        if document.parent.name == "results":  # written by the programs of the studies
+            continue
+        fenced = False
+        for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
+            fenced ^= line.lstrip().startswith("```")
+            exempt = fenced or line.lstrip().startswith("|") or line.startswith("    ")
+            if len(line) > 120 and not exempt and not re.fullmatch(r"[\[!]*\[.*\]\(.*\)\W*", line):
+                long.append(f"{documents.name(document)}:{number}")
+    assert not long
