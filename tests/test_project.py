@@ -77,7 +77,9 @@ def test_one_version_everywhere():
 def test_hooks_before_a_commit_are_those_of_lint():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert [repository["repo"] for repository in hooks] == ["local"]
-    recipe = (ROOT / "Makefile").read_text().replace("$(BIN)", "$(VENV)/bin").replace("$(VENV)", ".venv")
+    recipe = (
+        (ROOT / "Makefile").read_text().replace("$(BIN)", "$(VENV)/bin").replace("$(VENV)", ".venv")
+    )
     for hook in hooks[0]["hooks"]:
         assert f"\t{hook['entry']}" in recipe
 
