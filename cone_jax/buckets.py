@@ -5,7 +5,10 @@ arrays of checkpoints through TensorStore, which has drivers of its own.
 """
 
 import asyncio
+import contextlib
+import functools
 import io
+import math
 import os
 import random
 import time
@@ -37,6 +40,12 @@ _TRANSIENT_S3 = (
     "Errno 5]",
     "Errno 16]",
 )
+# Bytes of one request when a larger file is uploaded: what a cut connection sends again.
+_PART = 32 * 2**20
+# Seconds until a failed request is tried again the first time; then twice as long, and so on.
+_FIRST_PAUSE = 0.5
+# Seconds without a failed request after which the next one is reported again.
+_QUIET = 60.0
 _PROTOCOLS = {"gs": ("gs", "gcs"), "s3": ("s3",)}
 
 
@@ -67,11 +76,11 @@ _set_up_already: set[str] = set()
 
 
 class _Outage:
-    """Whether a store is away, and for how long it may be."""
+    """For how long a store may be away, and when it last was."""
 
     patience = 60.0  # seconds
     report: Callable[[str], object] = staticmethod(lambda line: None)
-    reported = False
+    last = -math.inf  # by the clock of `time.monotonic`
 
 
 def _patient_class(scheme: str) -> Any:
@@ -85,18 +94,40 @@ def _patient_class(scheme: str) -> Any:
         is_transient = optional_module("gcsfs.retry", "gcs").is_retriable
 
         class PatientGcs(gcsfs.GCSFileSystem):  # type: ignore[name-defined]
-            async def _request(self, *args: Any, **options: Any) -> Any:
-                return await _patiently("gs://", lambda: once(self, *args, **options), is_transient)
+            async def _request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
+                def call() -> Any:
+                    return once(self, method, path, *args, **options | _as_file(options))
+
+                if method == "DELETE" and "upload_id=" in path:
+                    # An upload has failed and is being called off. If that fails as well, the
+                    # store forgets it in a week; the error to be seen is that of the upload.
+                    with contextlib.suppress(Exception):
+                        return await call()
+                    return 499, {}, None, b""
+                return await _patiently("gs://", call, is_transient)
 
         return PatientGcs
     s3fs = optional_module("s3fs", "s3")
 
     class PatientS3(s3fs.S3FileSystem):  # type: ignore[name-defined]
-        async def _call_s3(self, *args: Any, **options: Any) -> Any:
-            call = super()._call_s3
-            return await _patiently("s3://", lambda: call(*args, **options), _is_transient_s3)
+        async def _call_s3(self, method: str, *args: Any, **options: Any) -> Any:
+            call = functools.partial(super()._call_s3, method, *args, **options)
+            if method == "abort_multipart_upload":
+                with contextlib.suppress(Exception):  # as above
+                    return await call()
+                return None
+            return await _patiently("s3://", call, _is_transient_s3)
 
     return PatientS3
+
+
+def _as_file(options: dict[str, Any]) -> dict[str, Any]:
+    """The body of a request as a file of its own, which aiohttp sends piece by piece.
+
+    Of a large one in bytes it warns, since it would send nothing else meanwhile.
+    """
+    data = options.get("data")
+    return {"data": io.BytesIO(data)} if isinstance(data, bytes | bytearray | memoryview) else {}
 
 
 def _is_transient_s3(error: BaseException) -> bool:
@@ -107,26 +138,25 @@ def _is_transient_s3(error: BaseException) -> bool:
 async def _patiently(
     store: str, call: Callable[[], Any], is_transient: Callable[[BaseException], bool]
 ) -> Any:
-    began, delay = time.monotonic(), 0.5
+    began, delay = time.monotonic(), _FIRST_PAUSE
     while True:
         try:
-            result = await call()
+            return await call()
         except Exception as error:
             if not is_transient(error):
                 raise
-            said = next(iter(str(error).splitlines()), "") or type(error).__name__
+            # gcsfs puts ", 503" behind the text of an answer, which may be empty.
+            said = str(error).partition("\n")[0].strip(", ") or type(error).__name__
             if time.monotonic() - began > _Outage.patience:
                 raise StoreAway(
                     f"{store} has not answered for {_Outage.patience:g} s ({said})"
                 ) from error
-            if not _Outage.reported:
-                _Outage.reported = True
+            now = time.monotonic()
+            if now - _Outage.last > _QUIET:
                 _Outage.report(f"{store} does not answer ({said}); trying again")
+            _Outage.last = now
             await asyncio.sleep(delay * random.uniform(0.5, 1.5))
             delay = min(2 * delay, 15.0)
-        else:
-            _Outage.reported = False
-            return result
 
 
 class BucketPath(gpath.PosixGPath):
@@ -162,7 +192,7 @@ class BucketPath(gpath.PosixGPath):
             return cast(str, file.read())  # ends of lines become those of a file on a disk
 
     def write_bytes(self, data: bytes) -> int:
-        self._files.pipe_file(os.fspath(self), data)
+        self._files.pipe_file(os.fspath(self), data, chunksize=_PART)
         return len(data)
 
     def write_text(self, data: str, encoding: str | None = None, errors: str | None = None) -> int:
@@ -184,7 +214,7 @@ class BucketPath(gpath.PosixGPath):
 
     def upload(self, file: Path) -> None:
         """Puts a local file here, whole."""
-        self._files.put_file(os.fspath(file), os.fspath(self))
+        self._files.put_file(os.fspath(file), os.fspath(self), chunksize=_PART)
 
     def create(self, content: bytes) -> bool:
         """Writes only if nothing is here yet."""

@@ -80,7 +80,7 @@ def test_killed_and_with_connections_that_fail_a_run_equals_one_on_a_disk(url, p
     proxy.fault = lambda number: ""
     assert "finished at step 24" in said
     assert proxy.failed > 10
-    assert "does not answer" in said
+    assert said.count("does not answer") == 1
     whole = tmp_path / "whole"
     assert "finished" in start(whole).communicate()[0]
     assert (directory / METRICS_FILE).read_bytes() == (whole / METRICS_FILE).read_bytes()
@@ -106,7 +106,7 @@ def test_a_store_that_stays_away_ends_the_run_and_the_last_checkpoint_is_named(u
     proxy.fault = lambda number: ""
     assert process.returncode == 1
     assert "is out of reach" in said
-    assert re.search(r"checkpoint \d+ is intact(, or else \d+)?; start again with the same flags", said)
+    assert re.search(r"checkpoint \d+ is intact(, or else \d+)?; start again with the same", said)
     assert "Traceback" not in said
 
 
