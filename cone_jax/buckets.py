@@ -24,22 +24,7 @@ from cone_jax.errors import StoreAway, UserError, optional_module
 # The module that fsspec needs, and the extra of this package that brings it.
 _EXTRAS = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}
 _CREDENTIALS = ("DefaultCredentialsError", "NoCredentialsError", "RefreshError", "HttpAuthError")
-_TRANSIENT_S3 = (
-    "SlowDown",
-    "503",
-    "429",
-    "500",
-    "ConnectionError",
-    "ConnectionClosed",
-    "Timeout",
-    "connect to the endpoint",
-    "Connection was closed",
-    "ServiceUnavailable",
-    "reduce your request rate",
-    "InternalError",
-    "Errno 5]",
-    "Errno 16]",
-)
+_TRANSIENT = (408, 429, *range(500, 600))  # of HTTP
 # Bytes of one request when a larger file is uploaded: what a cut connection sends again.
 _PART = 32 * 2**20
 # Seconds until a failed request is tried again the first time; then twice as long, and so on.
@@ -86,12 +71,12 @@ class _Outage:
 def _patient_class(scheme: str) -> Any:
     """The file system of fsspec, that asks again for as long as `_Outage.patience`.
 
-    Its one gate to the network is wrapped, without the few attempts that it makes by itself.
+    Its one gate to the network is wrapped; of S3 that is a method of the client below it.
     """
     if scheme == "gs":
         gcsfs = optional_module("gcsfs", "gcs")
         once = gcsfs.GCSFileSystem._request.__wrapped__
-        is_transient = optional_module("gcsfs.retry", "gcs").is_retriable
+        is_retriable = optional_module("gcsfs.retry", "gcs").is_retriable
 
         class PatientGcs(gcsfs.GCSFileSystem):  # type: ignore[name-defined]
             async def _request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
@@ -104,19 +89,32 @@ def _patient_class(scheme: str) -> Any:
                     with contextlib.suppress(Exception):
                         return await call()
                     return 499, {}, None, b""
-                return await _patiently("gs://", call, is_transient)
+                return await _patiently("gs://", call, is_retriable)
 
         return PatientGcs
     s3fs = optional_module("s3fs", "s3")
+    unanswered = (*optional_module("s3fs.core", "s3").S3_RETRYABLE_ERRORS, ConnectionError)
+
+    def is_transient(error: BaseException) -> bool:
+        return isinstance(error, unanswered) or _status(error) in _TRANSIENT
 
     class PatientS3(s3fs.S3FileSystem):  # type: ignore[name-defined]
-        async def _call_s3(self, method: str, *args: Any, **options: Any) -> Any:
-            call = functools.partial(super()._call_s3, method, *args, **options)
-            if method == "abort_multipart_upload":
-                with contextlib.suppress(Exception):  # as above
-                    return await call()
-                return None
-            return await _patiently("s3://", call, _is_transient_s3)
+        async def set_session(self, *args: Any, **options: Any) -> Any:
+            client = await super().set_session(*args, **options)
+            if "_make_api_call" in vars(client):
+                return client
+            once = client._make_api_call
+
+            async def ask(operation: str, arguments: Any) -> Any:
+                call = functools.partial(once, operation, arguments)
+                if operation == "AbortMultipartUpload":
+                    with contextlib.suppress(Exception):  # as above
+                        return await call()
+                    return {}
+                return await _patiently("s3://", call, is_transient)
+
+            client._make_api_call = ask
+            return client
 
     return PatientS3
 
@@ -130,9 +128,11 @@ def _as_file(options: dict[str, Any]) -> dict[str, Any]:
     return {"data": io.BytesIO(data)} if isinstance(data, bytes | bytearray | memoryview) else {}
 
 
-def _is_transient_s3(error: BaseException) -> bool:
-    text = f"{type(error).__name__} {error}"
-    return any(sign in text for sign in _TRANSIENT_S3)
+def _status(error: BaseException) -> int:
+    """Of HTTP, if `error` is an answer: gcsfs gives it, s3fs has it in what it was raised from."""
+    answer = getattr(error, "response", None) or getattr(error.__cause__, "response", None) or {}
+    found = getattr(error, "code", None) or answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return int(found) if str(found).isdecimal() else 0
 
 
 async def _patiently(
@@ -234,10 +234,9 @@ class BucketPath(gpath.PosixGPath):
     def refusal(self, error: BaseException) -> str | None:
         """What is wrong with the bucket or the rights in it, in words; None: something else."""
         name, text = type(error).__name__, str(error)
-        code = str(getattr(error, "code", ""))
         if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
             return f"the bucket {self.parts[2]} does not exist"
-        if name in _CREDENTIALS or code == "401" or "nonymous caller" in text:
+        if name in _CREDENTIALS or _status(error) == 401 or "nonymous caller" in text:
             return f"there are no credentials for it ({text.splitlines()[0][:100]})"
         if isinstance(error, PermissionError) or text.startswith("Forbidden"):
             return f"permission denied ({text.splitlines()[-1][:100]})"
@@ -245,13 +244,22 @@ class BucketPath(gpath.PosixGPath):
 
     def reach(self, patience: float, report: Callable[[str], object]) -> None:
         """Lists the bucket, which needs it to exist, and rights in it."""
-        if self.parts[1] == "s3":
-            raise UserError(
-                f"workdir ({self}) cannot hold checkpoints: Orbax writes no arrays to s3://; train "
-                "to gs:// or a disk, and copy the run"
-            )
         _Outage.patience, _Outage.report = patience, staticmethod(report)
         self._files.ls(f"{self.parts[1]}://{self.parts[2]}", detail=False)
+
+    def array_store(self) -> dict[str, Any]:
+        """Where TensorStore finds the arrays below this path in S3, as s3fs finds the files.
+
+        TensorStore looks for the region of a bucket and for credentials by itself, but does not
+        read the address of a server that is not Amazon's.
+        """
+        spec = {"driver": "s3", "bucket": self.parts[2], "path": "/".join(self.parts[3:])}
+        server = self._files.s3.meta
+        if "amazonaws.com" not in server.endpoint_url:
+            spec |= {"endpoint": server.endpoint_url, "aws_region": server.region_name}
+        if "AWS_ACCESS_KEY_ID" in os.environ:  # else it complains of files that are not there
+            spec["aws_credentials"] = {"type": "environment"}
+        return spec
 
     def stored_fingerprint(self) -> tuple[int, str]:
         """Size and checksum as the store has them."""

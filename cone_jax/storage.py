@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from cone_jax.errors import UserError
 
@@ -205,6 +205,11 @@ def create(path: Path, content: bytes) -> bool:
 
 def _upload(file: Path, target: Path) -> None:
     target.upload(file)  # type: ignore[attr-defined]
+
+
+def array_store(url: str) -> dict[str, Any]:
+    """What TensorStore calls the directory `url`, which is in ``s3://``."""
+    return cast(dict[str, Any], path(url).array_store())  # type: ignore[attr-defined]
 
 
 class AppendedFile:
