@@ -175,11 +175,11 @@ def fingerprint(path: Path, like: int | str | None = None) -> tuple[int, int | s
 
     Of a file on a disk that is CRC-32, an int; of one in a bucket a text that the store keeps,
     so that nothing has to be fetched. `like` is the earlier checksum: it decides which of the two
-    it is, so that a run may be copied from a disk to a bucket. The other way, from a bucket to a
-    disk, only the size can be compared.
+    it is, so that a run may be copied from a disk to a bucket. From a bucket to a disk, or to a
+    bucket that keeps another checksum, only the size can be compared.
     """
     if is_remote(path) and not isinstance(like, int):
-        return cast(tuple[int, str], path.stored_fingerprint())  # type: ignore[attr-defined]
+        return cast(tuple[int, str], path.stored_fingerprint(like))  # type: ignore[attr-defined]
     checksum = size = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -94,6 +94,23 @@ def test_a_large_file_arrives_as_it_is_in_one_request_or_several(folder, proxy, 
     assert proxy.failed > 3
 
 
+def test_a_copy_that_has_another_kind_of_checksum_is_compared_by_size(folder, monkeypatch):
+    file = folder / "copied"
+    file.write_bytes(bytes(LARGE))
+    recorded = storage.fingerprint(file)
+    assert recorded[0] == LARGE
+    assert storage.fingerprint(file, recorded[1]) == recorded
+    for changed in (b"\1" + bytes(LARGE - 1), bytes(LARGE - 1)):
+        file.write_bytes(changed)
+        assert storage.fingerprint(file, recorded[1]) != recorded
+    monkeypatch.setattr(buckets, "_PART", 5 * 2**20)
+    with storage.replacing(file) as unfinished:
+        unfinished.write_bytes(bytes(LARGE))
+    assert storage.fingerprint(file, recorded[1]) == recorded
+    other = "a checksum that neither store would give"
+    assert storage.fingerprint(file, other) == (LARGE, other)
+
+
 def test_lines_are_added_to_a_large_file(folder, monkeypatch):
     monkeypatch.setattr(buckets, "_PART", 5 * 2**20)
     lines = [f"{number:1023}\n" for number in range(12 * 2**10)]

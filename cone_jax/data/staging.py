@@ -335,21 +335,21 @@ def _pack_first(data: Data) -> str:
     url = data.path.rstrip("/")
     name = url.rpartition("/")[2]
     copy = "gcloud storage cp --recursive" if url.startswith("gs:") else "aws s3 cp --recursive"
-    quoted, target = shlex.quote(url), shlex.quote(f"{url}-packed")
+    quoted = shlex.quote(url)
     pack = shlex.join(
         [
             *program(),
             "--mode=pack",
             "--config=configs/folder.py",
             f"--config.data.path={name}",
-            f"--output={name}-packed",
+            f"--output={url}-packed",
         ]
     )
     source = "." if url.startswith("gs:") else shlex.quote(name)
     return (
         f"data.path ({url}) is a folder of single images in a bucket, one request for each; pack "
-        f"it: {copy} {quoted} {source} && {pack} && {copy} {shlex.quote(name)}-packed {target}; "
-        f"then set data.source to 'packed' and data.path to {url}-packed"
+        f"it: {copy} {quoted} {source} && {pack}; then set data.source to 'packed' and data.path "
+        f"to {url}-packed"
     )
 
 

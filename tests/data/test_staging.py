@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 
+from cone_jax import storage
 from cone_jax.data import packing, preparation, staging
 from cone_jax.data.sources import create, registry
 from cone_jax.errors import Failure, UserError
@@ -61,6 +62,24 @@ def test_a_pack_in_a_bucket_is_read_like_one_on_a_disk(scheme, packed, tmp_path,
         there = create("packed", split, path=url, stage=str(tmp_path / "stage"))
         assert records(there) == records(here)
         assert there.class_names == here.class_names
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_folder_is_packed_into_a_bucket_as_onto_a_disk(
+    scheme, packed, make_folder, tmp_path, request
+):
+    store, lines = request.getfixturevalue(scheme), []
+    folder, out = str(make_folder(FILES)), f"{store.url}/{tmp_path.name}-made"
+    options = {"holdout": 0.3, "shard_size": 6, "report": lines.append}
+    packing.pack_folder(folder, out, **options)
+    made = storage.path(out)
+    assert {file.name: file.read_bytes() for file in made.rglob("*")} == {
+        file.name: file.read_bytes() for file in packed.iterdir()
+    }
+    packing.pack_folder(folder, out, **options)
+    assert lines[-1] == f"{out} is already complete"
+    with pytest.raises(UserError, match="a pack of other images or other options"):
+        packing.pack_folder(folder, out, **options | {"shard_size": 5})
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
@@ -192,13 +211,13 @@ def test_single_images_are_refused_with_the_command_that_packs_them(
     url = gs.put(make_folder(["a/1.png", "b/2.png"]), tmp_path.name)
     with pytest.raises(UserError, match="folder of single images in a bucket") as caught:
         create(source, "train", path=url, stage=str(tmp_path / "stage"))
-    copy, pack, back = re.search(r"pack it: (.*?); then", str(caught.value))[1].split(" && ")
+    copy, pack = re.search(r"pack it: (.*?); then", str(caught.value))[1].split(" && ")
     assert copy == f"gcloud storage cp --recursive {url} ."
-    assert back == f"gcloud storage cp --recursive {tmp_path.name}-packed {url}-packed"
     flags = shlex.split(pack)[3:]
     parsed = command_line.parse(flags, {name: mode.help for name, mode in MODES.items()})
     assert parsed.mode == "pack"
     assert parsed.config.data.path == tmp_path.name
+    assert str(parsed.output) == f"{url}-packed"
 
 
 @pytest.mark.parametrize(

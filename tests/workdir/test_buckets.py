@@ -74,9 +74,9 @@ def wait_for_a_checkpoint(directory, process):
         time.sleep(0.2)
 
 
-def one_in_seven_fails(number):
+def one_in_twenty_fails(number):
     kinds = ("cut", "429 Too Many Requests", "503 Service Unavailable")
-    return kinds[number // 7 % 3] if number % 7 == 3 else ""
+    return kinds[number // 20 % 3] if number % 20 == 3 else ""
 
 
 def test_killed_and_with_connections_that_fail_a_run_equals_one_on_a_disk(url, proxy, whole):
@@ -85,7 +85,7 @@ def test_killed_and_with_connections_that_fail_a_run_equals_one_on_a_disk(url, p
     wait_for_a_checkpoint(directory, process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    proxy.fault = one_in_seven_fails
+    proxy.fault = one_in_twenty_fails
     said, _ = start(directory).communicate()
     proxy.fault = lambda number: ""
     assert "finished at step 24" in said
