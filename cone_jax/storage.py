@@ -55,6 +55,16 @@ def is_remote(given: str | os.PathLike[str]) -> bool:
     return scheme is not None and scheme[1] in SCHEMES
 
 
+def normalised(given: str) -> str:
+    """What `os.path.normpath` gives, which takes one of the two slashes of a URL away.
+
+    >>> normalised("s3://bucket/run/../other/"), normalised("/runs//digits/")
+    ('s3://bucket/other', '/runs/digits')
+    """
+    scheme, mark, rest = given.rpartition("://")
+    return scheme + mark + os.path.normpath(rest)
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A local path to write to; it takes the place of `path` when the block succeeds.

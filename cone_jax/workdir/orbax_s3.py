@@ -7,7 +7,6 @@ So whoever needs Orbax takes it from here. This relies on inner names of its pin
 `tests/workdir/test_buckets.py` trains, kills and resumes runs in S3.
 """
 
-import os
 from typing import Any
 
 import orbax.checkpoint as ocp
@@ -26,13 +25,7 @@ def _where(url: str) -> dict[str, Any]:
     return storage.array_store(url) if url.startswith("s3://") else _in_gcs(url)
 
 
-def _normal(path: str) -> str:
-    """Without what `os.path.normpath` does to the two slashes of a URL."""
-    scheme, mark, rest = path.rpartition("://")
-    return scheme + mark + os.path.normpath(rest)
-
-
 gcs_utils._GCS_PATH_PREFIX = tuple(f"{scheme}://" for scheme in storage.SCHEMES)
 gcs_utils.get_kvstore_for_gcs = _where
 tensorstore_utils._use_gcs_driver = storage.is_remote
-tensorstore_utils._normalize_path = _normal
+tensorstore_utils._normalize_path = storage.normalised

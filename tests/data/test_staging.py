@@ -173,14 +173,41 @@ def test_a_file_that_arrives_damaged_is_not_kept(url, tmp_path, monkeypatch):
     ]
 
 
-def test_the_checksum_of_files_uploaded_in_parts_is_that_of_google(gs, url, packed):
+def test_google_has_another_checksum_of_files_uploaded_in_parts(gs, url, packed):
     """Those have no MD5."""
     [about] = gs.files.find(f"{url}/metadata.json", detail=True).values()
     entry = staging._entry({**about, "md5Hash": None})
-    digest = staging._digest(entry.kind)
+    digest = staging.Stage(url, "")._digest("metadata.json", entry)
     digest.update((packed / "metadata.json").read_bytes())
     assert entry.kind == "crc32c"
-    assert staging.base64.b64encode(digest.digest()).decode() == entry.checksum
+    assert digest.text() == entry.checksum
+
+
+@pytest.mark.parametrize("request_size", [2**20 + 1, 2**23])
+def test_of_s3_files_in_parts_are_checked_too_but_not_what_was_made_with_a_hidden_key(
+    s3, request_size, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(staging, "_REQUEST", request_size)
+    content = np.random.default_rng(0).bytes(11 * 2**20)
+    place, key = f"bucket/{tmp_path.name}", {"ServerSideEncryption": "aws:kms"}
+    s3.files.pipe_file(f"{place}/parts.npz", content, chunksize=5 * 2**20)
+    s3.files.pipe_file(f"{place}/whole.npz", content)
+    s3.files.pipe_file(f"{place}/empty.npz", b"")
+    s3.files.pipe_file(f"{place}/hidden.npz", content, **key)
+    stage = staging.Stage(f"s3://{place}", str(tmp_path / "stage"))
+    names = stage.list()
+    assert names["parts.npz"].checksum.endswith("-3")
+    stage.bring(names)
+    for name in ("parts.npz", "whole.npz"):
+        assert (stage.folder / name).read_bytes() == content
+    read = staging.Stage._read
+    monkeypatch.setattr(staging.Stage, "_read", lambda *args: read(*args)[:-1] + b"?")
+    for name in ("parts.npz", "whole.npz", "hidden.npz"):
+        (stage.folder / name).unlink()
+    for name in ("parts.npz", "whole.npz"):
+        with pytest.raises(Failure, match=f"{name} arrived with another checksum"):
+            stage.bring([name])
+    stage.bring(["hidden.npz"])
 
 
 def test_room_is_looked_for_before(gs, url, tmp_path, monkeypatch):
