@@ -48,10 +48,13 @@ def open_path(url: str, field: str) -> Path:
 
 
 def _set_up(scheme: str) -> None:
-    """Other processes write, too: a listing is never remembered."""
+    """Other processes write, too: a listing is never remembered. Who asks again is `_patiently`."""
     fsspec = optional_module("fsspec", _EXTRAS[scheme][1])
     for protocol in _PROTOCOLS[scheme]:
-        fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
+        settings = fsspec.config.conf.setdefault(protocol, {})
+        settings.setdefault("use_listings_cache", False)
+        if scheme == "s3":
+            settings.setdefault("config_kwargs", {"retries": {"total_max_attempts": 1}})
         if scheme not in _set_up_already:
             fsspec.register_implementation(protocol, _patient_class(scheme), clobber=True)
     _set_up_already.add(scheme)
@@ -93,7 +96,8 @@ def _patient_class(scheme: str) -> Any:
 
         return PatientGcs
     s3fs = optional_module("s3fs", "s3")
-    unanswered = (*optional_module("s3fs.core", "s3").S3_RETRYABLE_ERRORS, ConnectionError)
+    no_way_there = optional_module("botocore.exceptions", "s3").ConnectionError
+    unanswered = (no_way_there, *optional_module("s3fs.core", "s3").S3_RETRYABLE_ERRORS)
 
     def is_transient(error: BaseException) -> bool:
         return isinstance(error, unanswered) or _status(error) in _TRANSIENT

@@ -128,14 +128,22 @@ def test_a_store_that_stays_away_ends_the_run_and_the_last_checkpoint_is_named(u
     ],
 )
 def test_what_a_user_can_mend_is_one_line_before_anything_is_compiled(
-    url, proxy, place, status, words, capsys
+    url, proxy, place, status, words, capsys, tmp_path
 ):
     proxy.fault = lambda number: status
-    assert main([f"--workdir={url.partition('bucket')[0]}{place}", *FLAGS]) == 2
-    said = capsys.readouterr()
-    assert words in said.err
-    assert said.err.count("\n") == 1
-    assert "compiling" not in said.out
+    place = url.partition("bucket")[0] + place
+    for flags in (
+        (f"--workdir={place}", *FLAGS),
+        ("--mode=evaluate", f"--workdir={place}"),
+        ("--mode=export", f"--workdir={tmp_path}", f"--output={place}"),
+        (f"--workdir={tmp_path}", *FLAGS, f"--config.init_from={place}"),
+    ):
+        assert main(flags) == 2
+        said = capsys.readouterr()
+        assert words in said.err
+        assert f"({place})" in said.err
+        assert said.err.count("\n") == 1
+        assert "compiling" not in said.out
 
 
 @pytest.mark.parametrize(("scheme", "package", "extra"), [("gs", "gcsfs", "gcs"), ("s3",) * 3])
