@@ -7,9 +7,10 @@ With --workdir the killed runs are there; the run left alone is always on a disk
 
 SIGKILL falls at moments drawn at random: a quarter each at any time, while the step is compiled, in
 an evaluation, in a checkpoint write. The run is started again each time. When it is done, every
-array of the train state, `metrics.jsonl` and the choice of the best checkpoint must equal those of
-the run that was left alone, bit for bit; exit code 1 if not. A run that is done before all kills
-are spent is followed by another, which compiles anew.
+array of the train state, `metrics.jsonl`, the choice of the best checkpoint and `report.html` must
+equal those of the run that was left alone, bit for bit; exit code 1 if not. Of the report two
+numbers and one chart are left out, which tell of the clock: the training time and the speed. A run
+that is done before all kills are spent is followed by another, which compiles anew.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import collections
 import functools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +33,7 @@ import jax
 import numpy as np
 
 from cone_jax import storage, workdir
+from cone_jax.analysis import report
 from cone_jax.training.run import Run
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, COMMIT_FILE, Checkpoints
 from cone_jax.workdir.metrics import METRICS_FILE
@@ -49,6 +52,13 @@ SETTINGS = (
     "--config.checkpoint.every_epochs=0.2",
 )
 
+# What the clock says in a report.
+CLOCK = re.compile(
+    r"<b>[^<]*</b><span>(?:training time|images per second \(median\))</span>"
+    r"|<figure>\s*<h3>Speed</h3>.*?</figure>",
+    re.DOTALL,
+)
+
 SCRATCH = Path()  # a local directory for what processes say, while `main` runs
 
 # What a kill may wait for, and how many seconds it then waits at most, to fall anywhere inside.
@@ -59,7 +69,7 @@ def start(directory: Path, steps: int) -> subprocess.Popen:
     """The training process. It says in a file what it is doing; see `announce`."""
     said = _said(directory)
     said.write_text("starting\n")
-    compiled = SCRATCH / f"{directory.name}.compiled"
+    compiled = SCRATCH / f"{directory.parent.name}.compiled"
     command = [sys.executable, __file__, "--announce", said, f"--workdir={directory}"]
     return subprocess.Popen(
         [*command, f"--config.steps={steps}", *SETTINGS],
@@ -96,7 +106,7 @@ def announce(said: Path, arguments: list[str]) -> int:
 
 
 def _said(directory: Path) -> Path:
-    return SCRATCH / f"{directory.name}.said"
+    return SCRATCH / f"{directory.parent.name}.said"
 
 
 def _is_writing(directory: Path) -> bool:
@@ -191,7 +201,18 @@ def differences(whole: Path, killed: Path, steps: int) -> list[str]:
         found.append(f"{unequal} of {len(leaves)} arrays of the state")
     if best != killed_best:
         found.append(f"best checkpoint: {best} and {killed_best}")
+    pages = [timeless_report(directory) for directory in (whole, killed)]
+    if pages[0] != pages[1]:
+        found.append(report.FILE)
     return found
+
+
+def timeless_report(directory: Path) -> str:
+    """The report without what the clock says."""
+    page, places = CLOCK.subn("", (directory / report.FILE).read_text(encoding="utf-8"))
+    if places != 3:
+        sys.exit(f"{directory / report.FILE} tells of the clock in {places} places instead of 3")
+    return page
 
 
 def main() -> None:
@@ -214,14 +235,14 @@ def main() -> None:
         global SCRATCH
         SCRATCH = Path(scratch)
         below = storage.path(options.workdir, "--workdir") if options.workdir else SCRATCH
-        whole = SCRATCH / "whole"
+        whole = SCRATCH / "alone" / "run"  # the report has the last part of the name
         seconds = finish(whole, options.steps)
         print(f"left alone, the run takes {seconds:.0f} s", flush=True)
         rng, longest = random.Random(options.seed), options.longest or seconds / 2
         spent = runs = failures = 0
         all_fell: collections.Counter[str] = collections.Counter()
         while spent < options.kills:
-            killed = below / f"killed{runs}"
+            killed = below / f"killed{runs}" / "run"
             storage.remove_directory(killed)
             left = options.kills - spent
             fell = kill_until_done(killed, options.steps, left, longest, rng, options.in_turn)

@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
         distributed.initialize(
             *(arguments.flags[name] for name in ("coordinator", "num_processes", "process_id"))
         )
+        command_line.reach_buckets(arguments, errors.print)
         quiet = not distributed.is_primary()
         # Without markup: names of files and classes may look like it.
         with distributed.lost_processes_explained():

@@ -5,7 +5,10 @@ arrays of checkpoints through TensorStore, which has drivers of its own.
 """
 
 import asyncio
+import contextlib
+import functools
 import io
+import math
 import os
 import random
 import time
@@ -21,22 +24,13 @@ from cone_jax.errors import StoreAway, UserError, optional_module
 # The module that fsspec needs, and the extra of this package that brings it.
 _EXTRAS = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}
 _CREDENTIALS = ("DefaultCredentialsError", "NoCredentialsError", "RefreshError", "HttpAuthError")
-_TRANSIENT_S3 = (
-    "SlowDown",
-    "503",
-    "429",
-    "500",
-    "ConnectionError",
-    "ConnectionClosed",
-    "Timeout",
-    "connect to the endpoint",
-    "Connection was closed",
-    "ServiceUnavailable",
-    "reduce your request rate",
-    "InternalError",
-    "Errno 5]",
-    "Errno 16]",
-)
+_TRANSIENT = (408, 429, *range(500, 600))  # of HTTP
+# Bytes of one request when a larger file is uploaded: what a cut connection sends again.
+_PART = 32 * 2**20
+# Seconds until a failed request is tried again the first time; then twice as long, and so on.
+_FIRST_PAUSE = 0.5
+# Seconds without a failed request after which the next one is reported again.
+_QUIET = 60.0
 _PROTOCOLS = {"gs": ("gs", "gcs"), "s3": ("s3",)}
 
 
@@ -54,10 +48,13 @@ def open_path(url: str, field: str) -> Path:
 
 
 def _set_up(scheme: str) -> None:
-    """Other processes write, too: a listing is never remembered."""
+    """Other processes write, too: a listing is never remembered. Who asks again is `_patiently`."""
     fsspec = optional_module("fsspec", _EXTRAS[scheme][1])
     for protocol in _PROTOCOLS[scheme]:
-        fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
+        settings = fsspec.config.conf.setdefault(protocol, {})
+        settings.setdefault("use_listings_cache", False)
+        if scheme == "s3":
+            settings.setdefault("config_kwargs", {"retries": {"total_max_attempts": 1}})
         if scheme not in _set_up_already:
             fsspec.register_implementation(protocol, _patient_class(scheme), clobber=True)
     _set_up_already.add(scheme)
@@ -67,66 +64,103 @@ _set_up_already: set[str] = set()
 
 
 class _Outage:
-    """Whether a store is away, and for how long it may be."""
+    """For how long a store may be away, and when it last was."""
 
     patience = 60.0  # seconds
     report: Callable[[str], object] = staticmethod(lambda line: None)
-    reported = False
+    last = -math.inf  # by the clock of `time.monotonic`
 
 
 def _patient_class(scheme: str) -> Any:
     """The file system of fsspec, that asks again for as long as `_Outage.patience`.
 
-    Its one gate to the network is wrapped, without the few attempts that it makes by itself.
+    Its one gate to the network is wrapped; of S3 that is a method of the client below it.
     """
     if scheme == "gs":
         gcsfs = optional_module("gcsfs", "gcs")
         once = gcsfs.GCSFileSystem._request.__wrapped__
-        is_transient = optional_module("gcsfs.retry", "gcs").is_retriable
+        is_retriable = optional_module("gcsfs.retry", "gcs").is_retriable
 
         class PatientGcs(gcsfs.GCSFileSystem):  # type: ignore[name-defined]
-            async def _request(self, *args: Any, **options: Any) -> Any:
-                return await _patiently("gs://", lambda: once(self, *args, **options), is_transient)
+            async def _request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
+                def call() -> Any:
+                    return once(self, method, path, *args, **options | _as_file(options))
+
+                if method == "DELETE" and "upload_id=" in path:
+                    # An upload has failed and is being called off. If that fails as well, the
+                    # store forgets it in a week; the error to be seen is that of the upload.
+                    with contextlib.suppress(Exception):
+                        return await call()
+                    return 499, {}, None, b""
+                return await _patiently("gs://", call, is_retriable)
 
         return PatientGcs
     s3fs = optional_module("s3fs", "s3")
+    no_way_there = optional_module("botocore.exceptions", "s3").ConnectionError
+    unanswered = (no_way_there, *optional_module("s3fs.core", "s3").S3_RETRYABLE_ERRORS)
+
+    def is_transient(error: BaseException) -> bool:
+        return isinstance(error, unanswered) or _status(error) in _TRANSIENT
 
     class PatientS3(s3fs.S3FileSystem):  # type: ignore[name-defined]
-        async def _call_s3(self, *args: Any, **options: Any) -> Any:
-            call = super()._call_s3
-            return await _patiently("s3://", lambda: call(*args, **options), _is_transient_s3)
+        async def set_session(self, *args: Any, **options: Any) -> Any:
+            client = await super().set_session(*args, **options)
+            if "_make_api_call" in vars(client):
+                return client
+            once = client._make_api_call
+
+            async def ask(operation: str, arguments: Any) -> Any:
+                call = functools.partial(once, operation, arguments)
+                if operation == "AbortMultipartUpload":
+                    with contextlib.suppress(Exception):  # as above
+                        return await call()
+                    return {}
+                return await _patiently("s3://", call, is_transient)
+
+            client._make_api_call = ask
+            return client
 
     return PatientS3
 
 
-def _is_transient_s3(error: BaseException) -> bool:
-    text = f"{type(error).__name__} {error}"
-    return any(sign in text for sign in _TRANSIENT_S3)
+def _as_file(options: dict[str, Any]) -> dict[str, Any]:
+    """The body of a request as a file of its own, which aiohttp sends piece by piece.
+
+    Of a large one in bytes it warns, since it would send nothing else meanwhile.
+    """
+    data = options.get("data")
+    return {"data": io.BytesIO(data)} if isinstance(data, bytes | bytearray | memoryview) else {}
+
+
+def _status(error: BaseException) -> int:
+    """Of HTTP, if `error` is an answer: gcsfs gives it, s3fs has it in what it was raised from."""
+    answer = getattr(error, "response", None) or getattr(error.__cause__, "response", None) or {}
+    found = getattr(error, "code", None) or answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return int(found) if str(found).isdecimal() else 0
 
 
 async def _patiently(
     store: str, call: Callable[[], Any], is_transient: Callable[[BaseException], bool]
 ) -> Any:
-    began, delay = time.monotonic(), 0.5
+    began, delay = time.monotonic(), _FIRST_PAUSE
     while True:
         try:
-            result = await call()
+            return await call()
         except Exception as error:
             if not is_transient(error):
                 raise
-            said = next(iter(str(error).splitlines()), "") or type(error).__name__
+            # gcsfs puts ", 503" behind the text of an answer, which may be empty.
+            said = str(error).partition("\n")[0].strip(", ") or type(error).__name__
             if time.monotonic() - began > _Outage.patience:
                 raise StoreAway(
                     f"{store} has not answered for {_Outage.patience:g} s ({said})"
                 ) from error
-            if not _Outage.reported:
-                _Outage.reported = True
+            now = time.monotonic()
+            if now - _Outage.last > _QUIET:
                 _Outage.report(f"{store} does not answer ({said}); trying again")
+            _Outage.last = now
             await asyncio.sleep(delay * random.uniform(0.5, 1.5))
             delay = min(2 * delay, 15.0)
-        else:
-            _Outage.reported = False
-            return result
 
 
 class BucketPath(gpath.PosixGPath):
@@ -162,7 +196,7 @@ class BucketPath(gpath.PosixGPath):
             return cast(str, file.read())  # ends of lines become those of a file on a disk
 
     def write_bytes(self, data: bytes) -> int:
-        self._files.pipe_file(os.fspath(self), data)
+        self._files.pipe_file(os.fspath(self), data, chunksize=_PART)
         return len(data)
 
     def write_text(self, data: str, encoding: str | None = None, errors: str | None = None) -> int:
@@ -184,7 +218,7 @@ class BucketPath(gpath.PosixGPath):
 
     def upload(self, file: Path) -> None:
         """Puts a local file here, whole."""
-        self._files.put_file(os.fspath(file), os.fspath(self))
+        self._files.put_file(os.fspath(file), os.fspath(self), chunksize=_PART)
 
     def create(self, content: bytes) -> bool:
         """Writes only if nothing is here yet."""
@@ -204,10 +238,9 @@ class BucketPath(gpath.PosixGPath):
     def refusal(self, error: BaseException) -> str | None:
         """What is wrong with the bucket or the rights in it, in words; None: something else."""
         name, text = type(error).__name__, str(error)
-        code = str(getattr(error, "code", ""))
         if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
             return f"the bucket {self.parts[2]} does not exist"
-        if name in _CREDENTIALS or code == "401" or "nonymous caller" in text:
+        if name in _CREDENTIALS or _status(error) == 401 or "nonymous caller" in text:
             return f"there are no credentials for it ({text.splitlines()[0][:100]})"
         if isinstance(error, PermissionError) or text.startswith("Forbidden"):
             return f"permission denied ({text.splitlines()[-1][:100]})"
@@ -215,16 +248,31 @@ class BucketPath(gpath.PosixGPath):
 
     def reach(self, patience: float, report: Callable[[str], object]) -> None:
         """Lists the bucket, which needs it to exist, and rights in it."""
-        if self.parts[1] == "s3":
-            raise UserError(
-                f"workdir ({self}) cannot hold checkpoints: Orbax writes no arrays to s3://; train "
-                "to gs:// or a disk, and copy the run"
-            )
         _Outage.patience, _Outage.report = patience, staticmethod(report)
         self._files.ls(f"{self.parts[1]}://{self.parts[2]}", detail=False)
 
-    def stored_fingerprint(self) -> tuple[int, str]:
-        """Size and checksum as the store has them."""
+    def array_store(self) -> dict[str, Any]:
+        """Where TensorStore finds the arrays below this path in S3, as s3fs finds the files.
+
+        TensorStore looks for the region of a bucket and for credentials by itself, but does not
+        read the address of a server that is not Amazon's.
+        """
+        spec = {"driver": "s3", "bucket": self.parts[2], "path": "/".join(self.parts[3:])}
+        server = self._files.s3.meta
+        if "amazonaws.com" not in server.endpoint_url:
+            spec |= {"endpoint": server.endpoint_url, "aws_region": server.region_name}
+        if "AWS_ACCESS_KEY_ID" in os.environ:  # else it complains of files that are not there
+            spec["aws_credentials"] = {"type": "environment"}
+        return spec
+
+    def stored_fingerprint(self, like: str | None) -> tuple[int, str]:
+        """Size and checksum as the store has them; `like` is an earlier one.
+
+        Another store, and S3 itself for a file that came in parts, has a checksum of another kind,
+        which is also of another length. Then only the size tells.
+        """
         about = self._files.info(os.fspath(self))
-        checksum = about.get("crc32c") or about.get("ETag") or about.get("etag") or ""
-        return int(about["size"]), str(checksum)
+        checksum = str(about.get("crc32c") or about.get("ETag") or about.get("etag") or "")
+        if like is not None and len(like) != len(checksum):
+            checksum = like
+        return int(about["size"]), checksum

@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from cone_jax.errors import UserError
 
@@ -53,6 +53,16 @@ def is_remote(given: str | os.PathLike[str]) -> bool:
     """
     scheme = _SCHEME.match(os.fspath(given))
     return scheme is not None and scheme[1] in SCHEMES
+
+
+def normalised(given: str) -> str:
+    """What `os.path.normpath` gives, which takes one of the two slashes of a URL away.
+
+    >>> normalised("s3://bucket/run/../other/"), normalised("/runs//digits/")
+    ('s3://bucket/other', '/runs/digits')
+    """
+    scheme, mark, rest = given.rpartition("://")
+    return scheme + mark + os.path.normpath(rest)
 
 
 @contextlib.contextmanager
@@ -175,11 +185,11 @@ def fingerprint(path: Path, like: int | str | None = None) -> tuple[int, int | s
 
     Of a file on a disk that is CRC-32, an int; of one in a bucket a text that the store keeps,
     so that nothing has to be fetched. `like` is the earlier checksum: it decides which of the two
-    it is, so that a run may be copied from a disk to a bucket. The other way, from a bucket to a
-    disk, only the size can be compared.
+    it is, so that a run may be copied from a disk to a bucket. From a bucket to a disk, or to a
+    bucket that keeps another checksum, only the size can be compared.
     """
     if is_remote(path) and not isinstance(like, int):
-        return cast(tuple[int, str], path.stored_fingerprint())  # type: ignore[attr-defined]
+        return cast(tuple[int, str], path.stored_fingerprint(like))  # type: ignore[attr-defined]
     checksum = size = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -205,6 +215,11 @@ def create(path: Path, content: bytes) -> bool:
 
 def _upload(file: Path, target: Path) -> None:
     target.upload(file)  # type: ignore[attr-defined]
+
+
+def array_store(url: str) -> dict[str, Any]:
+    """What TensorStore calls the directory `url`, which is in ``s3://``."""
+    return cast(dict[str, Any], path(url).array_store())  # type: ignore[attr-defined]
 
 
 class AppendedFile:

@@ -146,7 +146,9 @@ class FaultyProxy:
     """
 
     def __init__(self, target: int, fault=lambda number: "") -> None:
-        self.fault, self.failed, self._target, self._count = fault, 0, target, 0
+        self.fault, self._target, self._count = fault, target, 0
+        self.failed = 0  # connections
+        self.fetched = 0  # bytes that came from the server
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -171,20 +173,22 @@ class FaultyProxy:
                     connection.sendall(answer.encode())
                 return
             with socket.create_connection(("127.0.0.1", self._target)) as server:
-                back = threading.Thread(target=_pump, args=(server, connection), daemon=True)
+                back = threading.Thread(
+                    target=self._pump, args=(server, connection, True), daemon=True
+                )
                 back.start()
-                _pump(connection, server)
+                self._pump(connection, server)
                 back.join()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, counted: bool = False) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.fetched += counted * len(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self._listener.close()
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
 
 
 if __name__ == "__main__":

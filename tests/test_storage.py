@@ -1,8 +1,10 @@
 import os
+import random
 
 import pytest
 
-from cone_jax import storage
+from cone_jax import buckets, storage
+from tests import bucket_servers
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -46,3 +48,98 @@ def test_the_content_is_on_disk_before_the_name(tmp_path, monkeypatch):
     with storage.replacing(target) as unfinished:
         unfinished.write_text("four")
     assert calls == [4, "replace"]
+
+
+LARGE = 12 * 2**20 + 17
+
+
+@pytest.fixture(scope="module", params=["gcs", "s3"])
+def store(request):
+    with bucket_servers.running(request.param) as port:
+        yield request.param, port
+
+
+@pytest.fixture
+def proxy(store):
+    """A way to the store on which every third connection fails."""
+    kinds = ("cut", "429 Too Many Requests", "503 Service Unavailable")
+    proxy = bucket_servers.FaultyProxy(
+        store[1], lambda number: kinds[number // 3 % 3] if number % 3 == 1 else ""
+    )
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def folder(store, proxy, monkeypatch):
+    monkeypatch.setattr(buckets, "_FIRST_PAUSE", 0.01)
+    with bucket_servers.reached(store[0], proxy.port) as url:
+        yield storage.path(f"{url}/large")
+
+
+@pytest.mark.parametrize("part", [5 * 2**20, buckets._PART])
+def test_a_large_file_arrives_as_it_is_in_one_request_or_several(folder, proxy, part, monkeypatch):
+    monkeypatch.setattr(buckets, "_PART", part)
+    content = random.Random(part).randbytes(LARGE)
+    with storage.replacing(folder / "put") as unfinished:
+        unfinished.write_bytes(content)
+    (folder / "piped").write_bytes(content)
+    assert (folder / "put").read_bytes() == content
+    assert (folder / "piped").read_bytes() == content
+    with storage.local(folder / "put") as copy:
+        assert copy.read_bytes() == content
+    storage.move_directory(folder, folder.with_name("moved"))
+    assert [file.name for file in folder.with_name("moved").rglob("*")] == ["piped", "put"]
+    assert (folder.with_name("moved") / "put").read_bytes() == content
+    assert proxy.failed > 3
+
+
+def test_a_copy_that_has_another_kind_of_checksum_is_compared_by_size(folder, monkeypatch):
+    file = folder / "copied"
+    file.write_bytes(bytes(LARGE))
+    recorded = storage.fingerprint(file)
+    assert recorded[0] == LARGE
+    assert storage.fingerprint(file, recorded[1]) == recorded
+    for changed in (b"\1" + bytes(LARGE - 1), bytes(LARGE - 1)):
+        file.write_bytes(changed)
+        assert storage.fingerprint(file, recorded[1]) != recorded
+    monkeypatch.setattr(buckets, "_PART", 5 * 2**20)
+    with storage.replacing(file) as unfinished:
+        unfinished.write_bytes(bytes(LARGE))
+    assert storage.fingerprint(file, recorded[1]) == recorded
+    other = "a checksum that neither store would give"
+    assert storage.fingerprint(file, other) == (LARGE, other)
+
+
+def test_lines_are_added_to_a_large_file(folder, monkeypatch):
+    monkeypatch.setattr(buckets, "_PART", 5 * 2**20)
+    lines = [f"{number:1023}\n" for number in range(12 * 2**10)]
+    file = storage.AppendedFile(folder / "lines", lines[0])
+    for line in lines[1:-1]:
+        file.write(line)
+    file.sync()
+    assert (folder / "lines").read_text() == "".join(lines[:-1])
+    file.write(lines[-1])
+    file.close()
+    assert (folder / "lines").read_text() == "".join(lines)
+
+
+def test_the_error_of_an_upload_is_seen_though_calling_it_off_fails_too(folder, monkeypatch):
+    """The emulator knows no such request and answers 501, which would be asked for a minute."""
+    monkeypatch.setattr(buckets, "_PART", 5 * 2**20)
+    sent = []
+
+    async def broken(files, method, *args, **options):
+        sent.append(method)
+        if len(sent) == 2:  # the first part
+            raise ValueError("mine")
+        return await request(files, method, *args, **options)
+
+    kind, name = type(folder._files), "_call_s3" if folder.parts[1] == "s3" else "_request"
+    request = getattr(kind, name)
+    monkeypatch.setattr(kind, name, broken)
+    with pytest.raises(ValueError, match="mine"):
+        (folder / "broken").write_bytes(bytes(LARGE))
+    monkeypatch.undo()
+    assert not (folder / "broken").exists()
+    assert len(sent) >= 3

@@ -49,7 +49,7 @@ def pack_folder(
 
     Args:
         path: an image folder of either layout.
-        out: a local folder; new, or of a pack of the same images that was interrupted.
+        out: a folder, also in a bucket; new, or of a pack of the same images that was interrupted.
         holdout, holdout_seed: how to split a folder that has no part to test on; the split is
             then fixed in the pack.
         shard_size: images in one file.
@@ -61,7 +61,7 @@ def pack_folder(
     sources = {
         split: open_image_folder(split, path, holdout, holdout_seed) for split in split_names(path)
     }
-    target = Path(out).expanduser()
+    target = storage.path(out, "--output")
     shards = {
         split: list(_shards(source, split, target, shard_size)) for split, source in sources.items()
     }
@@ -70,14 +70,17 @@ def pack_folder(
         "class_names": next(iter(sources.values())).class_names,
         "splits": {split: _summary(sources[split], shards[split]) for split in sources},
     }
-    if _claim(target, json.dumps(metadata, indent=1)):
+    plan = json.dumps(metadata, indent=1)
+    if _claim(target, plan):
         report(f"{target} is already complete")
         return
     every = [shard for group in shards.values() for shard in group]
     with futures.ThreadPoolExecutor(threads) as pool:
         for done, shard in enumerate(pool.map(_write, every), start=1):
             report(f"{shard.file.name} ({done} of {len(every)})")
-    os.replace(target / _PLAN, target / packed.METADATA)
+    with storage.replacing(target / packed.METADATA) as unfinished:
+        unfinished.write_text(plan)
+    (target / _PLAN).unlink()
     report(f"packed {sum(map(len, sources.values()))} images into {len(every)} files in {target}")
 
 
@@ -121,9 +124,8 @@ def _claim(target: Path, plan: str) -> bool:
             if (target / name).read_text() == plan:
                 return name == packed.METADATA
             raise UserError(f"{target} holds a pack of other images or other options; remove it")
-    if any(target.iterdir()):
+    if target.is_dir() and any(target.iterdir()):
         raise UserError(f"{target} is not empty; give a new folder to pack into")
-    # Renamed to the metadata when all is done, so it must be whole from the start.
     with storage.replacing(target / _PLAN) as file:
         file.write_text(plan)
     return False

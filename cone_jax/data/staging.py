@@ -18,6 +18,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -47,7 +48,7 @@ class Entry(NamedTuple):
     """A file in a bucket as its store describes it."""
 
     size: int
-    kind: str  # of the checksum: md5, crc32c, or "" where the store has none of the whole file
+    kind: str  # of the checksum: md5, crc32c, or etag, which is S3's
     checksum: str
 
     @property
@@ -172,7 +173,7 @@ class Stage:
     def _fetch_file(self, name: str, entry: Entry, advance: Callable[[int], None]) -> None:
         partial = self._partial(name, entry)
         partial.parent.mkdir(parents=True, exist_ok=True)
-        digest = _digest(entry.kind)
+        digest = self._digest(name, entry)
         with partial.open("a+b") as file:
             file.seek(0)
             while part := file.read(_REQUEST):
@@ -186,7 +187,7 @@ class Stage:
             size = file.tell()
             file.flush()
             os.fsync(file.fileno())
-        found = base64.b64encode(digest.digest()).decode() if entry.kind else entry.checksum
+        found = digest.text()
         if size != entry.size or found != entry.checksum:
             partial.unlink()
             raise Failure(
@@ -197,6 +198,21 @@ class Stage:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(partial, target)
         (self._versions / name).write_text(entry.version)
+
+    def _digest(self, name: str, entry: Entry) -> "_Digest":
+        """What gives the checksum of a file, if its content is right."""
+        if entry.kind == "crc32c":
+            return _Digest(optional_module("google_crc32c", "gcs").Checksum)
+        if entry.kind == "md5":
+            return _Digest(_md5)
+        bucket, _, key = f"{self._root}/{name}".partition("/")
+        about = self._files.call_s3("head_object", Bucket=bucket, Key=key, PartNumber=1)
+        part, parts = int(about["ContentLength"]) or 1, entry.checksum.partition("-")[2]
+        # With a key of KMS, or in parts of several sizes, nobody can tell how it was made.
+        unknown = str(about.get("ServerSideEncryption", "")).startswith("aws:kms") or (
+            parts and -(-entry.size // part) != int(parts)
+        )
+        return _Digest(_md5, part, entry.checksum if unknown else "")
 
     def _read(self, name: str, start: int, stop: int) -> bytes:
         try:
@@ -215,24 +231,45 @@ def _reason(error: Exception) -> str:
 
 
 def _entry(about: dict[str, Any]) -> Entry:
-    """What GCS (md5Hash, crc32c) and S3 (ETag) say of a file.
-
-    Files that were uploaded in parts have no MD5: GCS has CRC32C of them, S3 nothing of use.
-    """
+    """What GCS (md5Hash, crc32c) and S3 (ETag) say of a file; GCS has no MD5 of some."""
     size, etag = int(about["size"]), str(about.get("ETag", "")).strip('"')
     if about.get("md5Hash"):
         return Entry(size, "md5", about["md5Hash"])
     if about.get("crc32c"):
         return Entry(size, "crc32c", about["crc32c"])
-    if len(etag) == 32:
-        return Entry(size, "md5", base64.b64encode(bytes.fromhex(etag)).decode())
-    return Entry(size, "", etag)
+    return Entry(size, "etag", etag)
 
 
-def _digest(kind: str) -> Any:
-    if kind == "crc32c":
-        return optional_module("google_crc32c", "gcs").Checksum()
-    return hashlib.md5(usedforsecurity=False)
+class _Digest:
+    """The checksum of a file as its store writes it.
+
+    With the size of its parts it is S3's, the MD5 of their MD5s. `known` is taken for granted.
+    """
+
+    def __init__(self, kind: Callable[[], Any], part: int = 0, known: str = "") -> None:
+        self._kind, self._part, self._known = kind, part, known
+        self._digests = [kind()]
+        self._room = part or sys.maxsize  # in the part that has begun
+
+    def update(self, content: bytes) -> None:
+        while content:
+            if not self._room:
+                self._digests.append(self._kind())
+                self._room = self._part
+            taken, content = content[: self._room], content[self._room :]
+            self._digests[-1].update(taken)
+            self._room -= len(taken)
+
+    def text(self) -> str:
+        digests = [digest.digest() for digest in self._digests]
+        if self._known or not self._part:
+            return self._known or base64.b64encode(digests[0]).decode()
+        if len(digests) == 1:
+            return digests[0].hex()
+        return f"{_md5(b''.join(digests)).hexdigest()}-{len(digests)}"
+
+
+_md5 = functools.partial(hashlib.md5, usedforsecurity=False)
 
 
 @contextlib.contextmanager
@@ -335,21 +372,21 @@ def _pack_first(data: Data) -> str:
     url = data.path.rstrip("/")
     name = url.rpartition("/")[2]
     copy = "gcloud storage cp --recursive" if url.startswith("gs:") else "aws s3 cp --recursive"
-    quoted, target = shlex.quote(url), shlex.quote(f"{url}-packed")
+    quoted = shlex.quote(url)
     pack = shlex.join(
         [
             *program(),
             "--mode=pack",
             "--config=configs/folder.py",
             f"--config.data.path={name}",
-            f"--output={name}-packed",
+            f"--output={url}-packed",
         ]
     )
     source = "." if url.startswith("gs:") else shlex.quote(name)
     return (
         f"data.path ({url}) is a folder of single images in a bucket, one request for each; pack "
-        f"it: {copy} {quoted} {source} && {pack} && {copy} {shlex.quote(name)}-packed {target}; "
-        f"then set data.source to 'packed' and data.path to {url}-packed"
+        f"it: {copy} {quoted} {source} && {pack}; then set data.source to 'packed' and data.path "
+        f"to {url}-packed"
     )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import flax
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import safetensors
 import safetensors.numpy
 
@@ -24,6 +23,7 @@ from cone_jax.errors import UserError, closest
 from cone_jax.interop import layouts, metadata
 from cone_jax.models import ModelSpec
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
+from cone_jax.workdir.orbax_s3 import ocp
 
 # Where training programs keep the weights inside what they save.
 WRAPPERS = ("state_dict", "model", "model_state_dict", "net")
@@ -250,17 +250,16 @@ def read_orbax(directory: Path, names: Sequence[str] = ("params", "batch_stats")
     # Not through a Checkpointer: it takes the directory for a whole checkpoint, and complains.
     handler = ocp.PyTreeCheckpointHandler()
     try:
-        with storage.local(directory) as copy:  # Orbax has no driver for s3://
-            path = copy.absolute()
-            stored = handler.metadata(path).tree
-            wanted = {name: stored[name] for name in names if stored.get(name)}
-            restore_args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-            return handler.restore(
-                path,
-                args=ocp.args.PyTreeRestore(
-                    item=wanted, restore_args=restore_args, partial_restore=True
-                ),
-            )
+        path = directory.absolute()
+        stored = handler.metadata(path).tree
+        wanted = {name: stored[name] for name in names if stored.get(name)}
+        restore_args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+        return handler.restore(
+            path,
+            args=ocp.args.PyTreeRestore(
+                item=wanted, restore_args=restore_args, partial_restore=True
+            ),
+        )
     finally:
         handler.close()
 

@@ -14,10 +14,11 @@ from ml_collections import ConfigDict, config_flags
 
 from cone_jax import storage, sweeps
 from cone_jax.config.run_config import load_recipe
-from cone_jax.console import program
+from cone_jax.console import Report, program
 from cone_jax.errors import UserError, closest
 from cone_jax.workdir import flatten
 
+_PATIENCE = 60.0  # seconds that a bucket may stay away at the start
 DEFAULT_CONFIG = "digits"
 MODEL_CONFIG = "folder"  # of the data that published weights are evaluated on
 
@@ -124,6 +125,28 @@ def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
         workdir=storage.path(workdir, "--workdir"),
         flags={name: str(values[name].value) for name in FLAGS},
     )
+
+
+def reach_buckets(arguments: Arguments, report: Report) -> None:
+    """Asks every bucket that is named anywhere; `UserError` where one cannot be used.
+
+    `report` is told when one does not answer.
+    """
+    given = {"--workdir": str(arguments.workdir)}
+    given |= {f"--{name}": value for name, value in arguments.flags.items()}
+    given |= flatten(arguments.config)
+    named = [(name, each) for name, value in given.items() for each in str(value).split(",")]
+    remote = ((name, place) for name, place in named if storage.is_remote(place))
+    buckets = {tuple(place.split("/")[:3]): (name, place) for name, place in remote}
+    for name, place in buckets.values():
+        path = storage.path(place, name)
+        try:
+            storage.reach(path, _PATIENCE, report)
+        except Exception as error:
+            said = storage.refusal(path, error)
+            if said is None:
+                raise
+            raise UserError(f"{name} ({place}) cannot be used: {said}") from error
 
 
 def help_text(modes: Mapping[str, str]) -> str:

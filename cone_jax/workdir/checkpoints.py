@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from cone_jax import distributed, storage
 from cone_jax.console import Report
 from cone_jax.errors import Failure, TrainingFailed, UserError
 from cone_jax.workdir import compatibility, integrity
+from cone_jax.workdir.orbax_s3 import ocp
 
 CHECKPOINTS_FOLDER = "checkpoints"
 # Where checkpoints go that turn out to be damaged: out of the way, but not lost.

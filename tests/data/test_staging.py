@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 
+from cone_jax import storage
 from cone_jax.data import packing, preparation, staging
 from cone_jax.data.sources import create, registry
 from cone_jax.errors import Failure, UserError
@@ -61,6 +62,24 @@ def test_a_pack_in_a_bucket_is_read_like_one_on_a_disk(scheme, packed, tmp_path,
         there = create("packed", split, path=url, stage=str(tmp_path / "stage"))
         assert records(there) == records(here)
         assert there.class_names == here.class_names
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_folder_is_packed_into_a_bucket_as_onto_a_disk(
+    scheme, packed, make_folder, tmp_path, request
+):
+    store, lines = request.getfixturevalue(scheme), []
+    folder, out = str(make_folder(FILES)), f"{store.url}/{tmp_path.name}-made"
+    options = {"holdout": 0.3, "shard_size": 6, "report": lines.append}
+    packing.pack_folder(folder, out, **options)
+    made = storage.path(out)
+    assert {file.name: file.read_bytes() for file in made.rglob("*")} == {
+        file.name: file.read_bytes() for file in packed.iterdir()
+    }
+    packing.pack_folder(folder, out, **options)
+    assert lines[-1] == f"{out} is already complete"
+    with pytest.raises(UserError, match="a pack of other images or other options"):
+        packing.pack_folder(folder, out, **options | {"shard_size": 5})
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
@@ -154,14 +173,41 @@ def test_a_file_that_arrives_damaged_is_not_kept(url, tmp_path, monkeypatch):
     ]
 
 
-def test_the_checksum_of_files_uploaded_in_parts_is_that_of_google(gs, url, packed):
+def test_google_has_another_checksum_of_files_uploaded_in_parts(gs, url, packed):
     """Those have no MD5."""
     [about] = gs.files.find(f"{url}/metadata.json", detail=True).values()
     entry = staging._entry({**about, "md5Hash": None})
-    digest = staging._digest(entry.kind)
+    digest = staging.Stage(url, "")._digest("metadata.json", entry)
     digest.update((packed / "metadata.json").read_bytes())
     assert entry.kind == "crc32c"
-    assert staging.base64.b64encode(digest.digest()).decode() == entry.checksum
+    assert digest.text() == entry.checksum
+
+
+@pytest.mark.parametrize("request_size", [2**20 + 1, 2**23])
+def test_of_s3_files_in_parts_are_checked_too_but_not_what_was_made_with_a_hidden_key(
+    s3, request_size, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(staging, "_REQUEST", request_size)
+    content = np.random.default_rng(0).bytes(11 * 2**20)
+    place, key = f"bucket/{tmp_path.name}", {"ServerSideEncryption": "aws:kms"}
+    s3.files.pipe_file(f"{place}/parts.npz", content, chunksize=5 * 2**20)
+    s3.files.pipe_file(f"{place}/whole.npz", content)
+    s3.files.pipe_file(f"{place}/empty.npz", b"")
+    s3.files.pipe_file(f"{place}/hidden.npz", content, **key)
+    stage = staging.Stage(f"s3://{place}", str(tmp_path / "stage"))
+    names = stage.list()
+    assert names["parts.npz"].checksum.endswith("-3")
+    stage.bring(names)
+    for name in ("parts.npz", "whole.npz"):
+        assert (stage.folder / name).read_bytes() == content
+    read = staging.Stage._read
+    monkeypatch.setattr(staging.Stage, "_read", lambda *args: read(*args)[:-1] + b"?")
+    for name in ("parts.npz", "whole.npz", "hidden.npz"):
+        (stage.folder / name).unlink()
+    for name in ("parts.npz", "whole.npz"):
+        with pytest.raises(Failure, match=f"{name} arrived with another checksum"):
+            stage.bring([name])
+    stage.bring(["hidden.npz"])
 
 
 def test_room_is_looked_for_before(gs, url, tmp_path, monkeypatch):
@@ -192,13 +238,13 @@ def test_single_images_are_refused_with_the_command_that_packs_them(
     url = gs.put(make_folder(["a/1.png", "b/2.png"]), tmp_path.name)
     with pytest.raises(UserError, match="folder of single images in a bucket") as caught:
         create(source, "train", path=url, stage=str(tmp_path / "stage"))
-    copy, pack, back = re.search(r"pack it: (.*?); then", str(caught.value))[1].split(" && ")
+    copy, pack = re.search(r"pack it: (.*?); then", str(caught.value))[1].split(" && ")
     assert copy == f"gcloud storage cp --recursive {url} ."
-    assert back == f"gcloud storage cp --recursive {tmp_path.name}-packed {url}-packed"
     flags = shlex.split(pack)[3:]
     parsed = command_line.parse(flags, {name: mode.help for name, mode in MODES.items()})
     assert parsed.mode == "pack"
     assert parsed.config.data.path == tmp_path.name
+    assert str(parsed.output) == f"{url}-packed"
 
 
 @pytest.mark.parametrize(

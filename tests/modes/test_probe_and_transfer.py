@@ -10,29 +10,32 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from cone_jax import training
+from cone_jax import storage, training
 from cone_jax.errors import TrainingFailed
 from cone_jax.modes import command_line, probe, transfer
 from cone_jax.modes.command_line import FLAGS, Arguments
 from cone_jax.sweeps import runner
 from cone_jax.training import pretrained
+from tests import bucket_servers
 
 ROOT = Path(__file__).parent.parent.parent
 
 # Stands for training. Validation likes a rate of 0.01 best; 1.0 diverges; 0.5 fails at first.
 PROGRAM = """
-import json, pathlib, sys
-directory = pathlib.Path(sys.argv[1])
+import json, sys
+from cone_jax import storage
+directory = storage.path(sys.argv[1])
 config = json.loads((directory / "config.json").read_text())
 rate, decay = (config["optimizer"][name] for name in ("learning_rate", "weight_decay"))
-with (directory / "starts").open("a") as file:
-    file.write("x")
+starts = directory / "starts"
+starts.write_text((starts.read_text() if starts.exists() else "") + "x")
 if rate == 1.0:
-    (directory / "bad_batches.jsonl").touch()
+    (directory / "bad_batches.jsonl").write_text("")
     sys.exit("the loss is nan")
-if rate == 0.5 and len((directory / "starts").read_text()) == 1:
+if rate == 0.5 and starts.read_text() == "x":
     sys.exit("the disk is full")
 (directory / "checkpoints" / "1").mkdir(parents=True, exist_ok=True)
+(directory / "checkpoints" / "1" / "commit_success.txt").write_text("")
 score = {0.01: 0.8}.get(rate, 0.6) + 0.1 * (decay > 0)
 if config["data"]["test_split"] == "test":
     score -= 0.25
@@ -55,18 +58,18 @@ def fine_tune(tmp_path, monkeypatch):
             for i in range(4):
                 Image.new("RGB", (8, 8)).save(tmp_path / "birds" / part / name / f"{i}.png")
 
-    def run(*others):
+    def run(*others, place=tmp_path / "transfer"):
         argv = [
             "--mode=transfer",
             "--config=configs/transfer.py:pets,folder,small,32px",
             "--config.init_from=weights.safetensors",
             f"--config.data.path={tmp_path / 'birds'}",
-            f"--workdir={tmp_path / 'transfer'}",
+            f"--workdir={place}",
             *others,
         ]
         arguments = command_line.parse(argv, {"transfer": ""})
         transfer.transfer(arguments, Console(quiet=True))
-        return json.loads((tmp_path / "transfer" / "transfer.json").read_text())
+        return json.loads((place / "transfer.json").read_text())
 
     return run
 
@@ -89,6 +92,20 @@ def test_a_transfer_from_the_grid_to_the_table(fine_tune, tmp_path):
     assert found["run"] == "final_0.01_0.0001"
     assert "| 64.0 |" in (tmp_path / "transfer" / "transfer.md").read_text()
     assert (tmp_path / "transfer" / "grid" / "table.png").exists()
+
+
+def test_a_transfer_in_a_bucket_is_that_on_a_disk(fine_tune, main, tmp_path):
+    with bucket_servers.running("s3") as port, bucket_servers.reached("s3", port) as url:
+        place = storage.path(f"{url}/transfer")
+        smaller = "--config.transfer.weight_decays=(0.0,)"
+        there, here = fine_tune(smaller, place=place), fine_tune(smaller)
+        assert there == here
+        assert fine_tune(smaller, place=place) == here
+        assert starts(place) == starts(tmp_path / "transfer")
+        assert set(starts(place).values()) == {1}
+        assert main(["--mode=transfer", f"--workdirs={place}", f"--workdir={url}/all"]) == 0
+        table = (storage.path(url) / "all" / "transfer.md").read_text()
+        assert table == (tmp_path / "transfer" / "transfer.md").read_text()
 
 
 def test_nothing_runs_twice_and_a_grid_may_grow(fine_tune, tmp_path):

@@ -96,8 +96,11 @@ def test_two_processes_equal_one_and_one_goes_on_after_two(tmp_path, records):
     assert_equal_records(read_records(tmp_path / "two" / METRICS_FILE), records)
 
 
-def test_two_processes_write_one_run_in_a_bucket_and_hold_its_lock_together(left_alone, records):
-    with bucket_servers.running("gcs") as port, bucket_servers.reached("gcs", port) as url:
+@pytest.mark.parametrize("store", ["gcs", "s3"])
+def test_two_processes_write_one_run_in_a_bucket_and_hold_its_lock_together(
+    store, left_alone, records
+):
+    with bucket_servers.running(store) as port, bucket_servers.reached(store, port) as url:
         workdir = storage.path(f"{url}/two")
         processes = start_processes(str(workdir), count=2, devices=2)
         try:

@@ -48,9 +48,12 @@ def get_sweep(options=""):
 """
 
 
-@pytest.fixture(scope="module")
-def url():
-    with bucket_servers.running("gcs") as port, bucket_servers.reached("gcs", port) as url:
+@pytest.fixture(scope="module", params=["gcs", "s3"])
+def url(request):
+    with (
+        bucket_servers.running(request.param) as port,
+        bucket_servers.reached(request.param, port) as url,
+    ):
         yield url
 
 

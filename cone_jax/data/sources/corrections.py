@@ -14,11 +14,11 @@ import csv
 import difflib
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from cone_jax import storage
 from cone_jax.data.sources import splits
 from cone_jax.data.sources.source import Record, Source
 from cone_jax.errors import UserError, closest
@@ -48,14 +48,14 @@ def name_of(source: Source, index: int, root: str) -> str:
 
 def read(file: str) -> tuple[Correction, ...]:
     """The lines of `file`, which is ``data.corrections``."""
-    path = Path(file).expanduser()
+    path = storage.path(file, "data.corrections")
     try:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as stream:
             rows = list(csv.reader(stream))
     except OSError as error:
         raise UserError(
-            f"data.corrections ({path}) cannot be read: {error.strerror}; give the file that the "
-            "page of --mode=label_errors has saved"
+            f"data.corrections ({path}) cannot be read: {error.strerror or error}; give the file "
+            "that the page of --mode=label_errors has saved"
         ) from error
     except csv.Error as error:
         raise UserError(f"data.corrections ({path}) is not a CSV file: {error}") from error
