@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from cone_jax.detection import anchors as anchor_lib
@@ -23,6 +24,8 @@ from cone_jax.detection.settings import Settings
 from cone_jax.models.layers import Layers
 
 Losses = dict[str, Float[Array, ""]]
+# Detections of each image whose masks are computed at once.
+MASK_SLOTS = 10
 
 
 class _Proposed(NamedTuple):
@@ -85,7 +88,7 @@ class Detector(nn.Module):
             functools.partial(proposals.detect, settings=self.settings)
         )(logits, codes, found.boxes, found.valid, sizes)
         if self.settings.masks:
-            masks = jax.nn.sigmoid(self._masks_of(levels, boxes, classes))
+            masks = self._masks_of(levels, boxes, classes, valid)
         else:
             masks = jnp.zeros((*classes.shape, 0, 0))
         return Detections(boxes, scores, classes, valid, masks)
@@ -228,15 +231,48 @@ class Detector(nn.Module):
         )(boxes, take(wanted.object_index, slots), truth)
         return losses.mask(logits, classes, cropped, valid)
 
-    def _masks_of(self, levels: list[jax.Array], boxes: jax.Array, classes: jax.Array) -> jax.Array:
-        """Mask logits [B, D, M, M] of the detected classes."""
+    def _masks_of(
+        self, levels: list[jax.Array], boxes: jax.Array, classes: jax.Array, valid: jax.Array
+    ) -> Float[Array, "B D M M"]:
+        """Masks of the detected classes, 0 where nothing was found.
+
+        The head is most of the work, and most images fill few of their places. Detections come
+        best first, so a loop over `MASK_SLOTS` places of every image at a time ends with the last
+        detection of the fullest image.
+        """
+        slots = min(MASK_SLOTS, classes.shape[1])
+        if self.is_initializing():
+            return self._some_masks(levels, boxes, classes)
+        side = self.settings.mask_side
+        last = jnp.max(jnp.sum(valid, axis=1))
+
+        def unfinished(_: Detector, state: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return state[0] < last
+
+        def some(
+            detector: Detector, state: tuple[jax.Array, jax.Array]
+        ) -> tuple[jax.Array, jax.Array]:
+            start, masks = state
+            # The last places, where fewer are left, are computed again.
+            place = jnp.minimum(start, classes.shape[1] - slots)
+            these = (lax.dynamic_slice_in_dim(x, place, slots, axis=1) for x in (boxes, classes))
+            found = detector._some_masks(levels, *these)
+            return start + slots, lax.dynamic_update_slice_in_dim(masks, found, place, axis=1)
+
+        first = jnp.zeros((), jnp.int32), jnp.zeros((*classes.shape, side, side))
+        _, masks = nn.while_loop(unfinished, some, self, first)
+        return jnp.where(valid[..., None, None], masks, 0.0)
+
+    def _some_masks(
+        self, levels: list[jax.Array], boxes: jax.Array, classes: jax.Array
+    ) -> jax.Array:
         if self.settings.neck == "c4":
             pooled = self._box_features(levels, boxes, train=False)
         else:
             pooled = self._pool(levels, boxes, self.settings.mask_resolution)
         logits = self.mask_head(pooled, train=False)
         logits = logits.reshape(*classes.shape, *logits.shape[1:])
-        return losses.select_class(logits, classes).astype(jnp.float32)
+        return jax.nn.sigmoid(losses.select_class(logits, classes).astype(jnp.float32))
 
     def _box_features(self, levels: list[jax.Array], boxes: jax.Array, *, train: bool) -> jax.Array:
         """Features of B x N regions, [BN, P, P, C]; those of C4 have gone through res5."""

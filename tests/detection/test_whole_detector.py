@@ -66,25 +66,6 @@ def their_losses(network, images, targets):
     return {name: value.item() for name, value in losses.items()}, gradients
 
 
-def ground_truth(scenes, shape, places=6):
-    """The objects of all scenes, padded, masks as bitmaps of the whole picture."""
-    truth = detection.GroundTruth(
-        boxes=np.zeros((len(scenes), places, 4), np.float32),
-        classes=np.zeros((len(scenes), places), np.int32),
-        valid=np.zeros((len(scenes), places), bool),
-        crowd=np.zeros((len(scenes), places), bool),
-        masks=np.zeros((len(scenes), places, *shape), np.uint8),
-        mask_frames=np.tile(np.array([0, 0, *shape[::-1]], np.float32), (len(scenes), places, 1)),
-    )
-    for image, (_, boxes, labels, masks) in enumerate(scenes):
-        number = len(boxes)
-        truth.boxes[image, :number], truth.classes[image, :number] = boxes, labels
-        truth.valid[image, :number] = True
-        height, width = masks.shape[1:]
-        truth.masks[image, :number, :height, :width] = 255 * masks
-    return truth
-
-
 def test_the_five_losses_and_their_gradients_are_torchvisions():
     """So many samples that all anchors and proposals are drawn: nothing is left to chance."""
     scenes = [random_weights.scene(128, 160), random_weights.scene(128, 144, seed=1, objects=3)]
@@ -121,7 +102,7 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
         result = detector.apply(
             {**variables, "params": params},
             *random_weights.padded(images, (128, 160)),
-            ground_truth(scenes, (128, 160)),
+            random_weights.ground_truth(scenes, (128, 160)),
             key,
             method="losses",
         )
