@@ -26,6 +26,8 @@ from cone_jax.models.layers import Layers
 Losses = dict[str, Float[Array, ""]]
 # Detections of each image whose masks are computed at once.
 MASK_SLOTS = 10
+# Sampled objects of each image whose masks are trained at once.
+TRAINED_SLOTS = 16
 
 
 class _Proposed(NamedTuple):
@@ -220,16 +222,56 @@ class Detector(nn.Module):
         if self.settings.neck == "c4":
             regions = features.reshape(*wanted.classes.shape, *features.shape[1:])
             pooled = _flat(take(regions, slots))
+            logits = self.mask_head(pooled, train=train)
+            logits = logits.reshape(*slots.shape, *logits.shape[1:])
         else:
-            pooled = self._pool(levels, boxes, self.settings.mask_resolution)
-        logits = self.mask_head(pooled, train=train)
-        logits = logits.reshape(*slots.shape, *logits.shape[1:])
+            logits = self._mask_logits_of_objects(levels, boxes, valid, train=train)
         cropped = jax.vmap(
             functools.partial(
                 targets.mask_targets, settings=self.settings, resolution=logits.shape[2]
             )
         )(boxes, take(wanted.object_index, slots), truth)
         return losses.mask(logits, classes, cropped, valid)
+
+    def _mask_logits_of_objects(
+        self, levels: list[jax.Array], boxes: jax.Array, valid: jax.Array, *, train: bool
+    ) -> Float[Array, "B P M M K"]:
+        """Mask logits of sampled objects; where BatchNorm allows, 0 for places without one.
+
+        Objects fill the first places, often few of them, and the head is most of a step's work. So
+        it looks at `TRAINED_SLOTS` of every image at a time, where there is an object at all.
+        """
+        places = boxes.shape[1]
+        if self.settings.head_norm == "batch" or places <= TRAINED_SLOTS:
+            return self._mask_logits(levels, boxes, train=train)
+        missing = -places % TRAINED_SLOTS
+
+        def chunks(x: jax.Array) -> jax.Array:
+            x = jnp.pad(x, ((0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2)))
+            return jnp.moveaxis(x.reshape(x.shape[0], -1, TRAINED_SLOTS, *x.shape[2:]), 1, 0)
+
+        def some(
+            detector: Detector, carried: tuple[()], chunk: tuple[jax.Array, jax.Array]
+        ) -> tuple[tuple[()], jax.Array]:
+            def compute(inner: Detector) -> jax.Array:
+                return inner._mask_logits(levels, chunk[0], train=train)
+
+            def skip(inner: Detector) -> jax.Array:
+                side, classes = inner.settings.mask_side, inner.settings.num_classes + 1
+                shape = (*chunk[1].shape, side, side, classes)
+                return jnp.zeros(shape, inner.settings.compute_dtype)
+
+            return carried, nn.cond(jnp.any(chunk[1]), compute, skip, detector)
+
+        scan = nn.scan(some, variable_broadcast=("params", "batch_stats"), split_rngs={})
+        _, logits = scan(self, (), (chunks(boxes), chunks(valid)))
+        logits = jnp.moveaxis(logits, 0, 1)
+        return logits.reshape(boxes.shape[0], -1, *logits.shape[3:])[:, :places]
+
+    def _mask_logits(self, levels: list[jax.Array], boxes: jax.Array, *, train: bool) -> jax.Array:
+        pooled = self._pool(levels, boxes, self.settings.mask_resolution)
+        logits = self.mask_head(pooled, train=train)
+        return logits.reshape(*boxes.shape[:2], *logits.shape[1:])
 
     def _masks_of(
         self, levels: list[jax.Array], boxes: jax.Array, classes: jax.Array, valid: jax.Array
@@ -267,11 +309,10 @@ class Detector(nn.Module):
         self, levels: list[jax.Array], boxes: jax.Array, classes: jax.Array
     ) -> jax.Array:
         if self.settings.neck == "c4":
-            pooled = self._box_features(levels, boxes, train=False)
+            logits = self.mask_head(self._box_features(levels, boxes, train=False), train=False)
+            logits = logits.reshape(*classes.shape, *logits.shape[1:])
         else:
-            pooled = self._pool(levels, boxes, self.settings.mask_resolution)
-        logits = self.mask_head(pooled, train=False)
-        logits = logits.reshape(*classes.shape, *logits.shape[1:])
+            logits = self._mask_logits(levels, boxes, train=False)
         return jax.nn.sigmoid(losses.select_class(logits, classes).astype(jnp.float32))
 
     def _box_features(self, levels: list[jax.Array], boxes: jax.Array, *, train: bool) -> jax.Array:
