@@ -89,7 +89,7 @@ def _rows(mesh: Mesh, count: int) -> Callable[[tuple[int, ...], Any], jax.ShapeD
 
 def _train_batch(config: ConfigDict, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
     rows, size = _rows(mesh, config.batch_size), config.data.image_size
-    if _has_objects(config):
+    if has_objects(config):
         pictures = objects.parse(config.data.train_transforms, "data.train_transforms").blank()
         columns = {name: rows(each.shape[1:], each.dtype) for name, each in pictures.items()}
         return {**columns, "id": rows((), jnp.int32)}
@@ -101,13 +101,14 @@ def _train_batch(config: ConfigDict, mesh: Mesh) -> dict[str, jax.ShapeDtypeStru
     }
 
 
-def _has_objects(config: ConfigDict) -> bool:
+def has_objects(config: ConfigDict) -> bool:
+    """Whether the network is a detector."""
     return objectives.chosen(config.objective).needs.labels == "objects"
 
 
 def _lower_evaluation(config: ConfigDict, state: TrainState) -> Any:
     learner = state.learner
-    if _has_objects(config):
+    if has_objects(config):
         return _lower_detections(config, state)
     size = config.data.image_size
     height, width = transforms.parse(config.data.test_transforms).output_size() or (size, size)

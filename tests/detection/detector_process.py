@@ -10,6 +10,7 @@ def main(data: str, workdir: str, process: str, count: str, port: str) -> None:
     if int(count) > 1:
         distributed.initialize(f"127.0.0.1:{port}", count, process)
     config = tiny(data, steps=2)
+    config.objective.detection.update(backbone_norm="batch", freeze_at=0)  # SyncBN
     config.evaluation.every_epochs = config.checkpoint.every_epochs = 0.0
     # Batches of training that lie and stand, and evaluation with padding in its last batch.
     config.batch_size = config.evaluation.batch_size = 4

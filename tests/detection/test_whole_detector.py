@@ -9,6 +9,7 @@ import torch
 from flax import traverse_util
 
 from cone_jax import detection
+from cone_jax.detection import detector as detector_module
 from cone_jax.errors import UserError
 from cone_jax.interop import torchvision_detector as torchvision_names
 from cone_jax.models import resnet
@@ -68,13 +69,14 @@ def their_losses(network, images, targets):
 
 def test_the_five_losses_and_their_gradients_are_torchvisions():
     """So many samples that all anchors and proposals are drawn: nothing is left to chance."""
+    assert detector_module.TRAINED_SLOTS < 24
     scenes = [random_weights.scene(128, 160), random_weights.scene(128, 144, seed=1, objects=3)]
     network = random_weights.maskrcnn_resnet18(
         num_classes=5,
         min_size=128,
         max_size=160,
         rpn_batch_size_per_image=8000,
-        box_batch_size_per_image=64,
+        box_batch_size_per_image=96,
         **THEIR_PROPOSALS,
     )
     targets = [
@@ -92,7 +94,7 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
         backbone="resnet18",
         freeze_at=0,
         rpn_samples=8000,
-        roi_samples=64,
+        roi_samples=96,  # up to 24 objects: their masks in two parts
         **PROPOSALS,
     )
     variables = torchvision_names.from_torchvision(random_weights.arrays(network), settings)
