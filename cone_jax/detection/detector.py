@@ -6,7 +6,7 @@ compilation per shape of padded images.
 
 import functools
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -288,7 +288,7 @@ class Detector(nn.Module):
         side = self.settings.mask_side
         last = jnp.max(jnp.sum(valid, axis=1))
 
-        def unfinished(_: Detector, state: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def unfinished(_: Detector, state: tuple[jax.Array, jax.Array]) -> Any:
             return state[0] < last
 
         def some(

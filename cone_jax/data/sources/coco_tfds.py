@@ -45,7 +45,7 @@ def has_objects(builder: "DatasetBuilder", key: str) -> bool:
     """Whether the feature `key` is a sequence of boxes with a class each."""
     features = builder.info.features
     each = getattr(features[key], "feature", None) if key in features else None
-    return hasattr(each, "keys") and {"bbox", "label"} <= set(each.keys())
+    return {"bbox", "label"} <= set(getattr(each, "keys", tuple)())
 
 
 def open_objects(
