@@ -40,7 +40,10 @@ def run(data, workdir, count):
 
 
 def test_two_processes_equal_one(tmp_path):
-    """Losses of both steps and every AP, with SyncBN: each process sees half of every batch."""
+    """Losses of both steps, with SyncBN: each process sees half of every batch.
+
+    The evaluation runs to its end; after two steps every AP is 0, which says nothing more.
+    """
     data = shapes.write(tmp_path / "data", 16)
     one, two = (run(data, tmp_path / str(count), count) for count in (1, 2))
     assert [record["step"] for record in one] == [1, 2]
