@@ -14,6 +14,7 @@ other forms, and how to start with pictures of your own. Options, joined by comm
     torchvision            torchvision's choices, for its weights
     resnet18, resnet50     the backbone; resnet50 by default
     boxes                  no masks: Faster R-CNN
+    tfds                   TFDS's coco/2017, data.path is its data_dir; it has no masks: boxes
     own                    your own pictures: 60 epochs, batch 2, frozen BatchNorm
     small                  pictures of at most 320 pixels, a smaller head: for a few CPU cores
     tiny                   64 pixels and a narrow ResNet-18: a first try, and tests
@@ -79,6 +80,7 @@ def get_config(options: str = "") -> ConfigDict:
             "2x": functools.partial(_schedule, times=2),
             **{name: functools.partial(_use, name=name) for name in ("resnet18", "resnet50")},
             "boxes": _boxes,
+            "tfds": _tfds,
             "own": _own,
             "small": _small,
             "tiny": _tiny,
@@ -111,6 +113,12 @@ def _use(config: ConfigDict, name: str) -> None:
 
 def _boxes(config: ConfigDict) -> None:
     config.objective.detection.masks = False
+
+
+def _tfds(config: ConfigDict) -> None:
+    config.data.source, config.data.name, config.data.label_key = "tfds", "coco/2017", "objects"
+    config.data.test_split = "validation"
+    _boxes(config)
 
 
 def _own(config: ConfigDict) -> None:

@@ -15,6 +15,9 @@ _BITS = {"pred": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c12
 
 # The parts of a training step, by words of an instruction's scope; the first that is there counts.
 _PARTS = (
+    ("RoIAlign", r"roi_align"),
+    ("NMS", r"\bnms\b"),
+    ("detector forward", r"jvp\(Detector"),
     ("gradient", r"transpose\("),
     ("query forward", r"jvp\(Encoder\)"),
     ("key forward", r"/Encoder/"),

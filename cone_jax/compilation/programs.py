@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from cone_jax import config as config_lib
 from cone_jax import distributed, objectives, training
-from cone_jax.data import datasets, transforms
-from cone_jax.evaluation import accuracy, inference
+from cone_jax.data import datasets, objects, transforms
+from cone_jax.evaluation import accuracy, detection, inference
 from cone_jax.training import train_state
 from cone_jax.training.run import check_batches
 from cone_jax.training.train_state import Learner, TrainState
@@ -53,7 +53,6 @@ def names(config: ConfigDict) -> tuple[str, ...]:
 def check(config: ConfigDict, devices: int) -> None:
     """`UserError` where a run on that many devices would refuse to start."""
     config_lib.validate(config)
-    config_lib.require_classifier(config, "compile")
     check_batches(config, devices)
 
 
@@ -90,6 +89,10 @@ def _rows(mesh: Mesh, count: int) -> Callable[[tuple[int, ...], Any], jax.ShapeD
 
 def _train_batch(config: ConfigDict, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
     rows, size = _rows(mesh, config.batch_size), config.data.image_size
+    if has_objects(config):
+        pictures = objects.parse(config.data.train_transforms, "data.train_transforms").blank()
+        columns = {name: rows(each.shape[1:], each.dtype) for name, each in pictures.items()}
+        return {**columns, "id": rows((), jnp.int32)}
     views = () if config.data.views == 1 else (config.data.views,)
     return {
         "image": rows((*views, size, size, 3), jnp.uint8),
@@ -98,8 +101,15 @@ def _train_batch(config: ConfigDict, mesh: Mesh) -> dict[str, jax.ShapeDtypeStru
     }
 
 
+def has_objects(config: ConfigDict) -> bool:
+    """Whether the network is a detector."""
+    return objectives.chosen(config.objective).needs.labels == "objects"
+
+
 def _lower_evaluation(config: ConfigDict, state: TrainState) -> Any:
     learner = state.learner
+    if has_objects(config):
+        return _lower_detections(config, state)
     size = config.data.image_size
     height, width = transforms.parse(config.data.test_transforms).output_size() or (size, size)
     rows = _rows(learner.mesh, config.evaluation.batch_size)
@@ -110,6 +120,19 @@ def _lower_evaluation(config: ConfigDict, state: TrainState) -> Any:
         "mask": rows((), jnp.bool_),
     }
     return inference.lower(learner, state.evaluated, batch, accuracy.answers, None)
+
+
+def _lower_detections(config: ConfigDict, state: TrainState) -> Any:
+    rows = _rows(state.learner.mesh, config.evaluation.batch_size)
+    pictures = objects.parse(config.data.test_transforms, "data.test_transforms").blank()
+    batch = {
+        "image": rows(pictures["image"].shape[1:], jnp.uint8),
+        "size": rows((2,), jnp.int32),
+        "label": rows((), jnp.int32),
+        "id": rows((), jnp.int32),
+        "mask": rows((), jnp.bool_),
+    }
+    return inference.lower(state.learner, state.evaluated, batch, detection.detections_of)
 
 
 def _leaves(tree: Any) -> list[jax.ShapeDtypeStruct]:

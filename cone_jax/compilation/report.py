@@ -151,8 +151,11 @@ class Findings:
         return augmented if len(data.train_transforms) > PLAIN_TRANSFORMS else plain
 
     def _host_cores(self, estimate: float | None) -> float | None:
+        """None, too, for pictures with objects: nobody has measured how fast these are read."""
         images = self._images_per_second(estimate)
-        return images / self._rate() if images else None
+        if not images or programs.has_objects(self.config):
+            return None
+        return images / self._rate()
 
     def text(self) -> str:
         """What ``compile.md`` holds, and the terminal shows."""
@@ -229,11 +232,14 @@ class Findings:
                 f"The {record['steps']:,} steps of training take {duration(seconds)} or "
                 f"{record['run_chip_hours']:,.1f} chip-hours, an estimate from the same number."
             )
-        lines.append(
-            f"The hosts must feed {record['images_per_second']:,.0f} images per second: "
-            f"{record['host_cores']:,.1f} cores at the {self._rate():,} images per second and core "
-            "that benchmarks/input_pipeline.py measured."
-        )
+        cores = "how many cores that takes was not measured for pictures with objects."
+        if record["host_cores"] is not None:
+            cores = (
+                f"{record['host_cores']:,.1f} cores at the {self._rate():,} images per second and "
+                "core that benchmarks/input_pipeline.py measured."
+            )
+        feed = f"The hosts must feed {record['images_per_second']:,.0f} images per second"
+        lines.append(f"{feed}: {cores}")
         return lines
 
     def _transfers(self, record: Mapping[str, Any]) -> list[str]:

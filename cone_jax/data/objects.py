@@ -220,6 +220,14 @@ class ObjectPipeline:
             example = operation(example, rng)
         return example
 
+    def blank(self) -> dict[str, np.ndarray]:
+        """The batch of one black picture that lies: names, shapes and types of every batch."""
+        none = np.zeros((0, 4), np.float32)
+        masks = np.zeros((0, self.pad.mask_side, self.pad.mask_side), np.uint8)
+        black = np.zeros((1, 1, 3), np.uint8)
+        example = Example(black, none, np.zeros(0, np.int32), np.zeros(0, bool), masks, none)
+        return self.stack([example], upright=False)
+
     def stack(self, examples: Sequence[Example], *, upright: bool) -> dict[str, np.ndarray]:
         """The batch of pictures that all lie, or all stand; with one shape anything goes."""
         heights, widths = zip(*(example.size for example in examples), strict=True)

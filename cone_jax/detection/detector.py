@@ -6,12 +6,13 @@ compilation per shape of padded images.
 
 import functools
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from cone_jax.detection import anchors as anchor_lib
@@ -23,6 +24,10 @@ from cone_jax.detection.settings import Settings
 from cone_jax.models.layers import Layers
 
 Losses = dict[str, Float[Array, ""]]
+# Detections of each image whose masks are computed at once.
+MASK_SLOTS = 10
+# Sampled objects of each image whose masks are trained at once.
+TRAINED_SLOTS = 16
 
 
 class _Proposed(NamedTuple):
@@ -85,7 +90,7 @@ class Detector(nn.Module):
             functools.partial(proposals.detect, settings=self.settings)
         )(logits, codes, found.boxes, found.valid, sizes)
         if self.settings.masks:
-            masks = jax.nn.sigmoid(self._masks_of(levels, boxes, classes))
+            masks = self._masks_of(levels, boxes, classes, valid)
         else:
             masks = jnp.zeros((*classes.shape, 0, 0))
         return Detections(boxes, scores, classes, valid, masks)
@@ -217,10 +222,10 @@ class Detector(nn.Module):
         if self.settings.neck == "c4":
             regions = features.reshape(*wanted.classes.shape, *features.shape[1:])
             pooled = _flat(take(regions, slots))
+            logits = self.mask_head(pooled, train=train)
+            logits = logits.reshape(*slots.shape, *logits.shape[1:])
         else:
-            pooled = self._pool(levels, boxes, self.settings.mask_resolution)
-        logits = self.mask_head(pooled, train=train)
-        logits = logits.reshape(*slots.shape, *logits.shape[1:])
+            logits = self._mask_logits_of_objects(levels, boxes, valid, train=train)
         cropped = jax.vmap(
             functools.partial(
                 targets.mask_targets, settings=self.settings, resolution=logits.shape[2]
@@ -228,15 +233,87 @@ class Detector(nn.Module):
         )(boxes, take(wanted.object_index, slots), truth)
         return losses.mask(logits, classes, cropped, valid)
 
-    def _masks_of(self, levels: list[jax.Array], boxes: jax.Array, classes: jax.Array) -> jax.Array:
-        """Mask logits [B, D, M, M] of the detected classes."""
+    def _mask_logits_of_objects(
+        self, levels: list[jax.Array], boxes: jax.Array, valid: jax.Array, *, train: bool
+    ) -> Float[Array, "B P M M K"]:
+        """Mask logits of sampled objects; where BatchNorm allows, 0 for places without one.
+
+        Objects fill the first places, often few of them, and the head is most of a step's work. So
+        it looks at `TRAINED_SLOTS` of every image at a time, where there is an object at all.
+        """
+        places = boxes.shape[1]
+        if self.settings.head_norm == "batch" or places <= TRAINED_SLOTS:
+            return self._mask_logits(levels, boxes, train=train)
+        missing = -places % TRAINED_SLOTS
+
+        def chunks(x: jax.Array) -> jax.Array:
+            x = jnp.pad(x, ((0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2)))
+            return jnp.moveaxis(x.reshape(x.shape[0], -1, TRAINED_SLOTS, *x.shape[2:]), 1, 0)
+
+        def some(
+            detector: Detector, carried: tuple[()], chunk: tuple[jax.Array, jax.Array]
+        ) -> tuple[tuple[()], jax.Array]:
+            def compute(inner: Detector) -> jax.Array:
+                return inner._mask_logits(levels, chunk[0], train=train)
+
+            def skip(inner: Detector) -> jax.Array:
+                side, classes = inner.settings.mask_side, inner.settings.num_classes + 1
+                shape = (*chunk[1].shape, side, side, classes)
+                return jnp.zeros(shape, inner.settings.compute_dtype)
+
+            return carried, nn.cond(jnp.any(chunk[1]), compute, skip, detector)
+
+        scan = nn.scan(some, variable_broadcast=("params", "batch_stats"), split_rngs={})
+        _, logits = scan(self, (), (chunks(boxes), chunks(valid)))
+        logits = jnp.moveaxis(logits, 0, 1)
+        return logits.reshape(boxes.shape[0], -1, *logits.shape[3:])[:, :places]
+
+    def _mask_logits(self, levels: list[jax.Array], boxes: jax.Array, *, train: bool) -> jax.Array:
+        pooled = self._pool(levels, boxes, self.settings.mask_resolution)
+        logits = self.mask_head(pooled, train=train)
+        return logits.reshape(*boxes.shape[:2], *logits.shape[1:])
+
+    def _masks_of(
+        self, levels: list[jax.Array], boxes: jax.Array, classes: jax.Array, valid: jax.Array
+    ) -> Float[Array, "B D M M"]:
+        """Masks of the detected classes, 0 where nothing was found.
+
+        The head is most of the work, and most images fill few of their places. Detections come
+        best first, so a loop over `MASK_SLOTS` places of every image at a time ends with the last
+        detection of the fullest image.
+        """
+        slots = min(MASK_SLOTS, classes.shape[1])
+        if self.is_initializing():
+            return self._some_masks(levels, boxes, classes)
+        side = self.settings.mask_side
+        last = jnp.max(jnp.sum(valid, axis=1))
+
+        def unfinished(_: Detector, state: tuple[jax.Array, jax.Array]) -> Any:
+            return state[0] < last
+
+        def some(
+            detector: Detector, state: tuple[jax.Array, jax.Array]
+        ) -> tuple[jax.Array, jax.Array]:
+            start, masks = state
+            # The last places, where fewer are left, are computed again.
+            place = jnp.minimum(start, classes.shape[1] - slots)
+            these = (lax.dynamic_slice_in_dim(x, place, slots, axis=1) for x in (boxes, classes))
+            found = detector._some_masks(levels, *these)
+            return start + slots, lax.dynamic_update_slice_in_dim(masks, found, place, axis=1)
+
+        first = jnp.zeros((), jnp.int32), jnp.zeros((*classes.shape, side, side))
+        _, masks = nn.while_loop(unfinished, some, self, first)
+        return jnp.where(valid[..., None, None], masks, 0.0)
+
+    def _some_masks(
+        self, levels: list[jax.Array], boxes: jax.Array, classes: jax.Array
+    ) -> jax.Array:
         if self.settings.neck == "c4":
-            pooled = self._box_features(levels, boxes, train=False)
+            logits = self.mask_head(self._box_features(levels, boxes, train=False), train=False)
+            logits = logits.reshape(*classes.shape, *logits.shape[1:])
         else:
-            pooled = self._pool(levels, boxes, self.settings.mask_resolution)
-        logits = self.mask_head(pooled, train=False)
-        logits = logits.reshape(*classes.shape, *logits.shape[1:])
-        return losses.select_class(logits, classes).astype(jnp.float32)
+            logits = self._mask_logits(levels, boxes, train=False)
+        return jax.nn.sigmoid(losses.select_class(logits, classes).astype(jnp.float32))
 
     def _box_features(self, levels: list[jax.Array], boxes: jax.Array, *, train: bool) -> jax.Array:
         """Features of B x N regions, [BN, P, P, C]; those of C4 have gone through res5."""

@@ -11,6 +11,7 @@ Reference: He et al., "Mask R-CNN", arXiv 1703.06870.
 import functools
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -67,6 +68,7 @@ def roi_align(
     )
 
 
+@jax.named_scope("roi_align")
 def multilevel_roi_align(
     pyramid: Sequence[Float[Array, "H W C"]],
     boxes: Float[Array, "N 4"],

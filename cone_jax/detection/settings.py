@@ -112,6 +112,11 @@ class Settings(Detector):
         return (16,) if self.neck == "c4" else (4, 8, 16, 32, 64)
 
     @property
+    def mask_side(self) -> int:
+        """Of predicted masks: twice that of the features, which res5 halves."""
+        return 2 * (self.mask_resolution if self.neck == "fpn" else -(-self.box_resolution // 2))
+
+    @property
     def mask_slots(self) -> int:
         """The most objects among an image's samples: what the mask head sees in training."""
         return max(int(self.roi_samples * self.roi_objects), 1)

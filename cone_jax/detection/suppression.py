@@ -23,6 +23,7 @@ class _Kept(NamedTuple):
     groups: Int[Array, " M"]
 
 
+@jax.named_scope("nms")
 def nms(
     boxes: Float[Array, "N 4"],
     scores: Float[Array, " N"],

@@ -8,6 +8,7 @@ from rich.console import Console
 from cone_jax import prediction, storage
 from cone_jax.console import Report, plain_lines
 from cone_jax.errors import UserError
+from cone_jax.interop import exported_detector
 from cone_jax.modes.command_line import Arguments
 from cone_jax.prediction import Prediction
 from cone_jax.training import named_network
@@ -23,7 +24,9 @@ def predict(arguments: Arguments, console: Console) -> None:
     if not images:
         raise UserError("--images is empty; give files or folders, joined by commas")
     model = arguments.flags["model"]
-    if not model and _is_detector(arguments.workdir):
+    if not model and (
+        exported_detector.is_detector(arguments.workdir) or _is_detector(arguments.workdir)
+    ):
         _find_objects(arguments, images, console)
         return
     # Without a run there is no directory that predictions belong to.
@@ -47,15 +50,10 @@ def _is_detector(workdir: Path) -> bool:
 
 def _find_objects(arguments: Arguments, images: list[Path], console: Console) -> None:
     """Draws boxes and masks, and writes COCO's result JSON."""
-    directory = RunDirectory.open(arguments.workdir)
     output = arguments.output or arguments.workdir / "detections.json"
     if output.suffix != ".json":
         raise UserError(f"--output ({output}) must end in .json for a detector")
-    try:
-        category_ids = getattr(directory.dataset.train, "category_ids", None)
-    except UserError:  # the data are gone: classes count from 1
-        category_ids = None
-    finder = prediction.ObjectFinder(directory.deployed(arguments.flags["step"]), category_ids)
+    finder = _finder(arguments)
     say = plain_lines(console)
     lines = list(map(_said(say), prediction.write_detections(finder, finder(images), output)))
     if lines and all("cannot be read" in line for line in lines):
@@ -64,6 +62,18 @@ def _find_objects(arguments: Arguments, images: list[Path], console: Console) ->
             "WebP or BMP files"
         )
     say(f"written: {output}")
+
+
+def _finder(arguments: Arguments) -> prediction.ObjectFinder:
+    """The detector of a run or of an export; an export's classes count from 1."""
+    if exported_detector.is_detector(arguments.workdir):
+        return prediction.ObjectFinder(exported_detector.load(arguments.workdir))
+    directory = RunDirectory.open(arguments.workdir)
+    try:
+        category_ids = getattr(directory.dataset.train, "category_ids", None)
+    except UserError:  # the data are gone: classes count from 1
+        category_ids = None
+    return prediction.ObjectFinder(directory.deployed(arguments.flags["step"]), category_ids)
 
 
 def _said(say: Report) -> Callable[[str], str]:

@@ -12,6 +12,7 @@ from cone_jax.data import decode, object_drawing, objects
 from cone_jax.evaluation import coco_metric, detection, inference
 from cone_jax.evaluation.detection import drawn_entries
 from cone_jax.evaluation.inference import PlacedNetwork
+from cone_jax.interop.exported_detector import ExportedDetector
 from cone_jax.training.run_directory import DeployedNetwork
 
 
@@ -27,7 +28,11 @@ class FoundObjects(NamedTuple):
 class ObjectFinder:
     """A detector with everything needed to show it picture files, on one device."""
 
-    def __init__(self, network: DeployedNetwork, category_ids: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        network: DeployedNetwork | ExportedDetector,
+        category_ids: Sequence[int] | None = None,
+    ) -> None:
         description = network.metadata
         self.class_names = description.class_names
         self.category_ids = category_ids or range(1, len(self.class_names) + 1)

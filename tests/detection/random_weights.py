@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from cone_jax import detection
 from tests.detection import torchvision_oracle
 
 models = torchvision_oracle.torchvision.models.detection
@@ -84,6 +85,25 @@ def padded(images, shape):
         normal = ((torch.from_numpy(image) - MEAN) / STD).permute(1, 2, 0).numpy()
         place[: normal.shape[0], : normal.shape[1]] = normal
     return batch, np.array([image.shape[1:] for image in images], np.int32)
+
+
+def ground_truth(scenes, shape, places=6):
+    """The objects of all scenes, padded, masks as bitmaps of the whole picture."""
+    truth = detection.GroundTruth(
+        boxes=np.zeros((len(scenes), places, 4), np.float32),
+        classes=np.zeros((len(scenes), places), np.int32),
+        valid=np.zeros((len(scenes), places), bool),
+        crowd=np.zeros((len(scenes), places), bool),
+        masks=np.zeros((len(scenes), places, *shape), np.uint8),
+        mask_frames=np.tile(np.array([0, 0, *shape[::-1]], np.float32), (len(scenes), places, 1)),
+    )
+    for image, (_, boxes, labels, masks) in enumerate(scenes):
+        number = len(boxes)
+        truth.boxes[image, :number], truth.classes[image, :number] = boxes, labels
+        truth.valid[image, :number] = True
+        height, width = masks.shape[1:]
+        truth.masks[image, :number, :height, :width] = 255 * masks
+    return truth
 
 
 def arrays(network):

@@ -16,9 +16,9 @@ from cone_jax.analysis import report
 from cone_jax.data import contact_sheet
 from cone_jax.errors import UserError
 from cone_jax.evaluation import coco_metric
-from cone_jax.interop import files, torchvision_detector
+from cone_jax.interop import exported_detector, files, torchvision_detector
 from cone_jax.interop.metadata import ExportFailed
-from cone_jax.modes import evaluate, train
+from cone_jax.modes import evaluate, predict, train
 from cone_jax.training.run_directory import RunDirectory
 from tests.detection import shapes
 from tests.detection.test_detector_training import tiny
@@ -108,6 +108,30 @@ def test_exports_have_torchvisions_names_and_find_the_same(directory, tmp_path):
     assert json.loads((program / "detector.json").read_text())["class_names"] == ["square", "disc"]
     with pytest.raises(UserError, match="--format"):
         interop.export("onnx", *arguments)
+    finds_the_same([weights, program], network, directory, tmp_path)
+
+
+def finds_the_same(exports, network, directory, tmp_path):
+    """`predict` from an export writes what the run itself finds; damage is one line."""
+    picture = directory.run.dataset.test.objects(0).path
+    (expected,) = prediction.ObjectFinder(network)([picture])
+    assert expected.entries
+    for export in exports:
+        arguments = mock.Mock(workdir=export, output=tmp_path / f"{export.name}.json")
+        arguments.flags = {"images": str(picture), "model": "", "step": "latest"}
+        predict.predict(arguments, Console(quiet=True))
+        found = json.loads(arguments.output.read_text())
+        assert len(found) == len(expected.entries)
+        for ours, theirs in zip(found, expected.entries, strict=True):
+            assert ours["category_id"] == theirs["category_id"]
+            np.testing.assert_allclose(ours["bbox"], theirs["bbox"], atol=1e-2)
+            np.testing.assert_allclose(ours["score"], theirs["score"], atol=1e-4)
+    (exports[1] / "model_64x64.stablehlo").unlink()
+    with pytest.raises(UserError, match=r"model_64x64\.stablehlo: No such file"):
+        exported_detector.load(exports[1])
+    (exports[0] / "detector.json").write_text("{}")
+    with pytest.raises(UserError, match="is not a detector's description"):
+        exported_detector.load(exports[0])
 
 
 def test_an_export_that_finds_something_else_is_not_left_behind(directory, tmp_path, monkeypatch):
@@ -158,10 +182,6 @@ REFUSALS = {
     "probe of init_from": (
         ("{recipe}", "--config.init_from={run}", "--workdir={out}"),
         "--mode=probe is for classifiers; objective.name ('detection') is not one",
-    ),
-    "compile": (
-        ("{recipe}", "--topology=v5e:1x1", "--workdir={out}"),
-        "--mode=compile is for classifiers; objective.name ('detection') is not one",
     ),
     "transfer": (
         ("{recipe}", "--config.init_from={run}", "--workdir={out}"),

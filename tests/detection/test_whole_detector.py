@@ -9,6 +9,7 @@ import torch
 from flax import traverse_util
 
 from cone_jax import detection
+from cone_jax.detection import detector as detector_module
 from cone_jax.errors import UserError
 from cone_jax.interop import torchvision_detector as torchvision_names
 from cone_jax.models import resnet
@@ -66,34 +67,16 @@ def their_losses(network, images, targets):
     return {name: value.item() for name, value in losses.items()}, gradients
 
 
-def ground_truth(scenes, shape, places=6):
-    """The objects of all scenes, padded, masks as bitmaps of the whole picture."""
-    truth = detection.GroundTruth(
-        boxes=np.zeros((len(scenes), places, 4), np.float32),
-        classes=np.zeros((len(scenes), places), np.int32),
-        valid=np.zeros((len(scenes), places), bool),
-        crowd=np.zeros((len(scenes), places), bool),
-        masks=np.zeros((len(scenes), places, *shape), np.uint8),
-        mask_frames=np.tile(np.array([0, 0, *shape[::-1]], np.float32), (len(scenes), places, 1)),
-    )
-    for image, (_, boxes, labels, masks) in enumerate(scenes):
-        number = len(boxes)
-        truth.boxes[image, :number], truth.classes[image, :number] = boxes, labels
-        truth.valid[image, :number] = True
-        height, width = masks.shape[1:]
-        truth.masks[image, :number, :height, :width] = 255 * masks
-    return truth
-
-
 def test_the_five_losses_and_their_gradients_are_torchvisions():
     """So many samples that all anchors and proposals are drawn: nothing is left to chance."""
+    assert detector_module.TRAINED_SLOTS < 24
     scenes = [random_weights.scene(128, 160), random_weights.scene(128, 144, seed=1, objects=3)]
     network = random_weights.maskrcnn_resnet18(
         num_classes=5,
         min_size=128,
         max_size=160,
         rpn_batch_size_per_image=8000,
-        box_batch_size_per_image=64,
+        box_batch_size_per_image=96,
         **THEIR_PROPOSALS,
     )
     targets = [
@@ -111,7 +94,7 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
         backbone="resnet18",
         freeze_at=0,
         rpn_samples=8000,
-        roi_samples=64,
+        roi_samples=96,  # up to 24 objects: their masks in two parts
         **PROPOSALS,
     )
     variables = torchvision_names.from_torchvision(random_weights.arrays(network), settings)
@@ -121,7 +104,7 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
         result = detector.apply(
             {**variables, "params": params},
             *random_weights.padded(images, (128, 160)),
-            ground_truth(scenes, (128, 160)),
+            random_weights.ground_truth(scenes, (128, 160)),
             key,
             method="losses",
         )

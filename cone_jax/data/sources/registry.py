@@ -10,6 +10,7 @@ from cone_jax.data import decode
 from cone_jax.data.sources import (
     array,
     coco_source,
+    coco_tfds,
     fgvc_aircraft,
     image_folder,
     packed,
@@ -20,6 +21,15 @@ from cone_jax.data.sources.source import OBJECTS, Record, Source
 from cone_jax.errors import UserError, closest
 from cone_jax.settings import Data
 from cone_jax.spec_strings import Registry
+
+
+def _open_tfds(split: str, data: Data) -> Source:
+    builder = tfds.prepared(data.name, data.path)
+    if coco_tfds.has_objects(builder, data.label_key):
+        keep_empty = data.empty_images == "keep" or split != data.train_split
+        return coco_tfds.open_objects(builder, split, data.label_key, keep_empty=keep_empty)
+    return tfds.TfdsSource(builder, split, data.label_key)
+
 
 # Each opens a split of the data set that the section ``data`` of a config names.
 _OWN: dict[str, Callable[[str, Data], Source] | str] = {
@@ -35,7 +45,7 @@ _OWN: dict[str, Callable[[str, Data], Source] | str] = {
     ),
     "packed": lambda split, data: packed.open_packed(split, data.path),
     "table": "cone_jax.data.sources.table:open_table",
-    "tfds": lambda split, data: tfds.open_tfds(split, data.name, data.path, data.label_key),
+    "tfds": _open_tfds,
     "webdataset": "cone_jax.data.sources.webdataset:open_webdataset",
 }
 SOURCES = Registry("source", "cone_jax.sources", _OWN)

@@ -25,35 +25,16 @@ class TfdsSource:
     """A split of a TFDS data set: any split expression, such as ``train[10%:]``."""
 
     def __init__(self, builder: "DatasetBuilder", split: str, label_key: str = "label") -> None:
-        import tensorflow_datasets as tfds
-
         self._name = f"{builder.info.full_name}/{split}"
         self._label_key = label_key
         self.class_names = _class_names(builder, label_key)
-        # Other features may be images too (a segmentation mask): nothing at all is decoded here.
-        # (TFDS cannot skip a sequence; what is in one, such as several labels, costs little.)
-        raw = {
-            key: tfds.decode.SkipDecoding()
-            for key, feature in builder.info.features.items()
-            if not isinstance(feature, tfds.features.Sequence)
-        }
-        try:
-            self._records: Any = builder.as_data_source(split, decoders=raw)
-        except ValueError as error:
-            parts = ", ".join(builder.info.splits)
-            raise UserError(
-                f"split {split!r} is not an expression over the splits of "
-                f"{builder.info.full_name} ({parts}), or selects nothing"
-            ) from error
+        self._records = open_reader(builder, split)
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __getitem__(self, index: int) -> Record:
-        try:
-            record = self._records[index]
-        except RuntimeError as error:  # of the ArrayRecord reader: a damaged or missing file
-            raise decode.DamagedImage(f"cannot be read: {error}") from error
+        record = read(self._records, index)
         label = int(record[self._label_key])
         if not 0 <= label < len(self.class_names):
             raise UserError(
@@ -73,6 +54,35 @@ class TfdsSource:
         return f"{self._name}[{index}]"
 
 
+def open_reader(builder: "DatasetBuilder", split: str) -> Any:
+    """The records of a split expression by index, their pictures encoded."""
+    import tensorflow_datasets as tfds
+
+    # Other features may be images too (a segmentation mask): nothing at all is decoded here.
+    # (TFDS cannot skip a sequence; what is in one, such as several labels, costs little.)
+    raw = {
+        key: tfds.decode.SkipDecoding()
+        for key, feature in builder.info.features.items()
+        if not isinstance(feature, tfds.features.Sequence)
+    }
+    try:
+        return builder.as_data_source(split, decoders=raw)
+    except ValueError as error:
+        parts = ", ".join(builder.info.splits)
+        raise UserError(
+            f"split {split!r} is not an expression over the splits of "
+            f"{builder.info.full_name} ({parts}), or selects nothing"
+        ) from error
+
+
+def read(reader: Any, index: int) -> Any:
+    """One record; `decode.DamagedImage` where its file is damaged or missing."""
+    try:
+        return reader[index]
+    except RuntimeError as error:  # of the ArrayRecord reader
+        raise decode.DamagedImage(f"cannot be read: {error}") from error
+
+
 def open_tfds(split: str, name: str, path: str = "", label_key: str = "label") -> TfdsSource:
     """`split` of the data set `name`, such as ``cifar100`` or ``cifar100:3.0.2``.
 
@@ -82,6 +92,11 @@ def open_tfds(split: str, name: str, path: str = "", label_key: str = "label") -
         path: the TFDS ``data_dir``; when empty, TFDS's own default.
         label_key: the feature to learn, such as ``coarse_label`` of CIFAR-100.
     """
+    return TfdsSource(prepared(name, path), split, label_key)
+
+
+def prepared(name: str, path: str) -> "DatasetBuilder":
+    """What reads the data set `name`; `UserError` unless it is prepared as ArrayRecord."""
     builder = find(name, path)
     if builder is None:
         advice = unknown_name(name) or (
@@ -94,7 +109,7 @@ def open_tfds(split: str, name: str, path: str = "", label_key: str = "label") -
             f"{builder.info.file_format.value}, not as array_record; "
             f"run (TensorFlow is not needed): {prepare_command(name, path)}"
         )
-    return TfdsSource(builder, split, label_key)
+    return builder
 
 
 def find(name: str, path: str) -> "DatasetBuilder | None":
