@@ -106,7 +106,9 @@ def test_a_store_that_stays_away_ends_the_run_and_the_last_checkpoint_is_named(u
     proxy.fault = lambda number: ""
     assert process.returncode == 1
     assert "is out of reach" in said
-    assert re.search(r"checkpoint \d+ is intact(, or else \d+)?; start again with the same flags", said)
+    assert re.search(
+        r"checkpoint \d+ is intact(, or else \d+)?; start again with the same flags", said
+    )
     assert "Traceback" not in said
 
 
