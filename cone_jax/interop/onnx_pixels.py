@@ -18,7 +18,7 @@ from cone_jax.data import transforms
 from cone_jax.data.transforms import geometry
 from cone_jax.errors import UserError
 from cone_jax.interop.metadata import ExportMetadata
-from cone_jax.interop.onnx_graph import Branch, Graph, Operand, Value
+from cone_jax.interop.onnx_graph import Branch, Graph, Operand, Value, import_optional
 
 PICTURE = "picture"  # the input: uint8 [height, width, 3]
 # Pillow keeps 22 bits of a weight: 32, less 8 of the pixel and 2 to spare.
@@ -210,6 +210,4 @@ def _emit(graph: Graph, operation: str, *operands: Operand, **attributes: Any) -
 
 
 def _type(name: str) -> int:
-    import onnx
-
-    return int(getattr(onnx.TensorProto, name))
+    return int(getattr(import_optional("onnx").TensorProto, name))
