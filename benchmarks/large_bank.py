@@ -10,7 +10,6 @@ devices together.
 """
 
 import argparse
-import resource
 import sys
 import time
 from pathlib import Path
@@ -61,6 +60,7 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> None:
     import train_step  # starts JAX
 
+    from cone_jax import console
     from cone_jax.training import train_log
 
     settings = argparse.Namespace(
@@ -92,10 +92,10 @@ def run(arguments: argparse.Namespace) -> None:
         began = time.perf_counter()
         metrics = jax.block_until_ready(step())
         seconds.append(time.perf_counter() - began)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = console.peak_memory()
     print(
         f"seconds a step: {min(seconds[1:]):.2f}, loss {float(metrics['loss']):.3f}, "
-        f"peak memory of the process {train_log.readable(peak)}"
+        f"peak memory of the process {console.readable(peak)}"
     )
 
 

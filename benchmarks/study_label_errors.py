@@ -3,11 +3,17 @@
     python benchmarks/study_label_errors.py --sets=digits [--output=runs/study_label_errors]
     python benchmarks/study_label_errors.py --sets=cifar100 --cifar100=DATA_DIR
     python benchmarks/study_label_errors.py --sets=imagewoof --imagewoof=FOLDER
+    python benchmarks/study_label_errors.py --sets=pets_frozen,imagewoof_frozen,cifar100_frozen
+        --weights=mobilenet_v2.safetensors --pets=FOLDER --imagewoof=FOLDER --cifar100=DATA_DIR
 
 A share of the training labels is replaced by another class, drawn evenly, by a file of corrections
 (`data.corrections`). Four folds are trained as ``--mode=label_errors`` trains them, and every
 ranking gets the same out-of-sample probabilities and neighbours. A ranking is judged by the
 precision among as many pictures as were flipped, and by its average precision.
+
+The sets that end in `_frozen` train no network: four logistic regressions on the features of a
+given MobileNetV2 take the place of the four folds, and its features are where neighbours are looked
+for.
 
 A fold is a run of its own, and goes on where it was interrupted; a finished cell (set, share, seed)
 keeps its evidence as an .npz file and is not repeated. After each cell the tables of
@@ -43,11 +49,16 @@ from cone_jax.analysis.tables import markdown_table
 from cone_jax.config import run_config
 from cone_jax.data import datasets
 from cone_jax.data.sources import corrections, splits
+from cone_jax.data.transforms import recipes
+from cone_jax.evaluation.probes import extraction
+from cone_jax.training import pretrained
+from cone_jax.training.run import Run
 from cone_jax.training.run_directory import RunDirectory
 
 FOLDS = 4
 SHARES = (0.1, 0.2)
 SEEDS = (0, 1, 2)
+STRENGTH = 30.0  # of logistic regression on features of unit length: the inverse of its decay
 
 
 def digits(arguments: argparse.Namespace) -> ConfigDict:
@@ -64,7 +75,35 @@ def imagewoof(arguments: argparse.Namespace) -> ConfigDict:
     return _recipe("folder.py:small", {"data.path": arguments.imagewoof, "epochs": 60})
 
 
-SETS = {"digits": digits, "cifar100": cifar100, "imagewoof": imagewoof}
+def pets_frozen(arguments: argparse.Namespace) -> ConfigDict:
+    return _frozen(arguments, {"data.path": arguments.pets})
+
+
+def imagewoof_frozen(arguments: argparse.Namespace) -> ConfigDict:
+    return _frozen(arguments, {"data.path": arguments.imagewoof})
+
+
+def cifar100_frozen(arguments: argparse.Namespace) -> ConfigDict:
+    """The first 2,000 training images, 20 superclasses, enlarged."""
+    settings = {"data.path": arguments.cifar100, "data.train_split": "train[:2000]"}
+    settings |= {"data.source": "tfds", "data.name": "cifar100", "data.label_key": "coarse_label"}
+    return _frozen(arguments, settings)
+
+
+def _frozen(arguments: argparse.Namespace, settings: dict[str, Any]) -> ConfigDict:
+    """Pictures of 96 pixels, and the weights that see them."""
+    pictures = {"data.image_size": 96, "data.test_transforms": recipes.evaluation(110, 96)}
+    pictures["data.train_transforms"] = recipes.standard(96)
+    start = {"init_from": arguments.weights, "derive": (), "bank.size": 64}
+    return _recipe("finetune.py", {**pictures, **start, **settings})
+
+
+FROZEN = {
+    "pets_frozen": pets_frozen,
+    "imagewoof_frozen": imagewoof_frozen,
+    "cifar100_frozen": cifar100_frozen,
+}
+SETS = {"digits": digits, "cifar100": cifar100, "imagewoof": imagewoof} | FROZEN
 
 
 def _recipe(recipe: str, settings: dict[str, Any]) -> ConfigDict:
@@ -108,6 +147,45 @@ def gather(config: ConfigDict, place: Path) -> Evidence:
     return label_errors.combine(parts, source, config.data.holdout_seed)
 
 
+def features(config: ConfigDict, file: Path) -> np.ndarray:
+    """[n, d], of unit length: what the given weights make of the training pictures; kept."""
+    if not file.exists():
+        run = Run.open(config)
+        state, _ = pretrained.load(run, report=print)
+        stream = run.eval_stream(run.dataset.train, print)
+        found = extraction.extract(run.learner, state.variables, stream).features
+        with storage.replacing(file) as unfinished, unfinished.open("wb") as opened:
+            np.save(opened, found / np.linalg.norm(found, axis=-1, keepdims=True))
+    return np.load(file)
+
+
+def gather_frozen(config: ConfigDict, rows: np.ndarray) -> Evidence:
+    """The evidence of logistic regressions on features, each fold judged by the other three."""
+    from sklearn.linear_model import LogisticRegression
+
+    source = datasets.open_split(config.data, config.data.train_split)
+    labels = splits.labels_of(source)
+    fold = splits.folds_of(source, FOLDS, config.data.holdout_seed)
+    parts = []
+    for number in range(FOLDS):
+        inside, outside = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
+        classifier = LogisticRegression(C=STRENGTH, max_iter=300, tol=1e-3)
+        classifier.fit(rows[outside], labels[outside])
+        similarity = rows[inside] @ rows[outside].T
+        near = np.argsort(-similarity, axis=-1)[:, : label_errors.NEIGHBOURS]
+        parts.append(
+            Evidence(
+                records=inside,
+                labels=labels[inside],
+                probabilities=classifier.predict_proba(rows[inside]),
+                neighbours=outside[near],
+                neighbour_labels=labels[outside[near]],
+                similarity=np.take_along_axis(similarity, near, axis=-1),
+            )
+        )
+    return Evidence(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
 def rankings(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
     """Scores by name, the most suspicious highest."""
     from cleanlab import filter, rank
@@ -145,7 +223,11 @@ def measure(
         config.data.corrections = str(place / "flipped.csv")
     kept = place / "evidence.npz"
     if not kept.exists():
-        evidence = gather(config, place)
+        if name in FROZEN:
+            kept_features = Path(arguments.output).absolute() / f"{name}.npy"
+            evidence = gather_frozen(config, features(make(arguments), kept_features))
+        else:
+            evidence = gather(config, place)
         with storage.replacing(kept) as unfinished, unfinished.open("wb") as file:
             np.savez_compressed(file, **evidence._asdict())
     with np.load(kept, allow_pickle=False) as arrays:
@@ -189,6 +271,8 @@ def main() -> None:
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--cifar100", default="", help="TFDS data_dir with cifar100")
     parser.add_argument("--imagewoof", default="", help="the folder with train/ and val/")
+    parser.add_argument("--pets", default="", help="the folder with train/ and test/")
+    parser.add_argument("--weights", default="", help="of a MobileNetV2, for the frozen sets")
     parser.add_argument("--output", default="runs/study_label_errors")
     parser.add_argument("--report", default=str(ROOT / "docs/results/label_errors.md"))
     arguments = parser.parse_args()

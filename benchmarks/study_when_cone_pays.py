@@ -72,6 +72,7 @@ def settings(name: str, start: str, method: str, arguments: Any) -> tuple[str, d
         found |= {"model.name": "mobilenet_v2", "init_from": arguments.weights}
         found |= {"init_strict": False, "epochs": EPOCHS[start]}
         # As measured on 1,480 pets: a tenth of the rate from scratch and less.
+        found |= {"optimizer.name": "sgd", "optimizer.weight_decay": 1e-4}
         found |= {"optimizer.learning_rate": 0.01, "optimizer.reference_batch": 0}
         if SETS[name] != "folder.py":
             found |= {"model.stem": "imagenet"}

@@ -5,6 +5,7 @@ training step. Tables, charts and the choice of the best checkpoint follow from 
 """
 
 import dataclasses
+import resource
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -76,6 +77,29 @@ def find_metric(declared: Mapping[str, Metric], name: str) -> Metric:
     return declared[stem] if (stem := next(stems, None)) else Metric(name.rpartition("/")[2])
 
 
+def readable(size: float) -> str:
+    """Bytes with a unit.
+
+    >>> readable(512), readable(3 * 2**20), readable(1.5 * 2**30)
+    ('512 B', '3.0 MiB', '1.5 GiB')
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def peak_memory() -> int:
+    """The most bytes of memory that this process has taken so far."""
+    try:  # Linux's ru_maxrss may be that of the program which started this one
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    except (OSError, IndexError, ValueError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
+
+
 def plain_lines(console: Console) -> Report:
     """A function that prints lines as they are: no markup, no colours, none broken in two."""
     return lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -100,6 +124,7 @@ def print_training(
             heading = metric.label_of(name) if name in HEADLINES else name
             table.add_row(heading, metric.text(metrics[name]))
     table.add_row("time", duration(seconds))
+    table.add_row("memory", readable(peak_memory()))
     console.print(table)
     here = f"--workdir={directory}"
     lines = (

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from cone_jax import objectives
 from cone_jax.compilation import programs
-from cone_jax.training.train_log import readable
+from cone_jax.console import readable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,7 @@ from cone_jax.compilation import programs
 from cone_jax.compilation.accelerators import Gpu, Topology
 from cone_jax.compilation.compiler import Answer, DataShape
 from cone_jax.compilation.cures import Cure
-from cone_jax.console import duration
-from cone_jax.training.train_log import readable
+from cone_jax.console import duration, readable
 
 JSON_FILE, TEXT_FILE = "compile.json", "compile.md"
 

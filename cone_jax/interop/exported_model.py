@@ -17,10 +17,15 @@ from cone_jax.models import ModelSpec
 
 @dataclasses.dataclass(frozen=True)
 class ExportedModel:
-    """Normalised images, float32 [B, S, S, 3], to logits [B, C]."""
+    """Normalised images, float32 [B, S, S, 3], to logits [B, C].
+
+    An export that prepares pictures itself has `probabilities` as well: both of its functions take
+    one picture of any size, uint8 [H, W, 3], and return [1, C].
+    """
 
     logits: Callable[[np.ndarray], np.ndarray]
     metadata: ExportMetadata
+    probabilities: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 def open_export(directory: Path | str) -> ExportedModel:
@@ -35,7 +40,11 @@ def open_export(directory: Path | str) -> ExportedModel:
     if content["format"] == "stablehlo":
         return ExportedModel(stablehlo.open_logits(path), data)
     if content["format"] == "onnx":
-        return ExportedModel(onnx_export.open_logits(path), data)
+        (logits,) = onnx_export.open_outputs(path)
+        return ExportedModel(logits, data)
+    if content["format"] == "onnx_pixels":
+        logits, probabilities = onnx_export.open_outputs(path, ("logits", "probabilities"))
+        return ExportedModel(logits, data, probabilities)
     if content["format"] == "detectron2":
         raise UserError(f"{directory} is a backbone for Detectron2, which cannot classify")
     weights = files.read_weights(directory)

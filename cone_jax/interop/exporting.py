@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from cone_jax import models, storage
+from cone_jax.data import on_device, transforms
 from cone_jax.errors import UserError, closest
 from cone_jax.interop import (
     detector_export,
@@ -66,6 +67,7 @@ class Format:
     write: Callable[[Bundle, Path], None]  # to the path of `file`
     reload: Callable[[Bundle, Path, np.ndarray], np.ndarray]  # directory, images
     named: bool = False  # holds tensors by name, in the bundle's layout
+    takes_pictures: bool = False  # prepares a picture of any size itself
 
 
 def export(
@@ -113,7 +115,8 @@ def export(
         chosen.write(bundle, unfinished / chosen.file)
         layout = bundle.layout if chosen.named else None
         metadata.write(unfinished, format, chosen.file, bundle.encoder.spec, data, layout)
-        verify(bundle, lambda images: chosen.reload(bundle, unfinished, images), format)
+        check = verify_pictures if chosen.takes_pictures else verify
+        check(bundle, lambda images: chosen.reload(bundle, unfinished, images), format)
     return target
 
 
@@ -122,8 +125,30 @@ def verify(bundle: Bundle, logits: Callable[[np.ndarray], np.ndarray], format: s
     size = bundle.metadata.image_size
     images = np.random.default_rng(0).normal(size=(CHECKED_IMAGES, size, size, 3))
     images = images.astype(np.float32)
+    _require_agreement(bundle, logits(images), images, format)
+
+
+def verify_pictures(
+    bundle: Bundle, logits: Callable[[np.ndarray], np.ndarray], format: str
+) -> None:
+    """The same on pictures of several sizes, each prepared as the run prepares its own."""
+    rng, described = np.random.default_rng(0), bundle.metadata
+    size = described.image_size
+    shapes = [(size, size), (2 * size + 3, 3 * size + 1), (size + 5, max(size // 2, 1))]
+    prepare = transforms.parse(described.complete_transforms(), pixels=described.pixels)
+    found, images = [], []
+    for shape in shapes:
+        picture = rng.integers(0, 256, (*shape, 3), np.uint8)
+        found.append(logits(picture)[0])
+        images.append(prepare(picture, rng))
+    pixels = jax.numpy.asarray(np.stack(images))
+    normalised = on_device.normalise_images(pixels, described.mean, described.std)
+    _require_agreement(bundle, np.stack(found), np.asarray(normalised), format)
+
+
+def _require_agreement(bundle: Bundle, found: np.ndarray, images: np.ndarray, format: str) -> None:
     expected = exported_model.network_logits(bundle.encoder, bundle.variables)(images)
-    difference = np.max(np.abs(logits(images) - expected))
+    difference = np.max(np.abs(found - expected))
     # `not <=` also refuses NaN
     if not difference <= TOLERANCE * max(1.0, np.max(np.abs(expected))):
         raise ExportFailed(
@@ -155,6 +180,12 @@ def _write_onnx(bundle: Bundle, path: Path) -> None:
     )
 
 
+def _write_onnx_pixels(bundle: Bundle, path: Path) -> None:
+    onnx_export.write_with_pixels(
+        path, bundle.encoder, bundle.variables, bundle.metadata, bundle.header()
+    )
+
+
 def _write_detectron2(bundle: Bundle, path: Path) -> None:
     tensors = detectron2.backbone(bundle.encoder, bundle.state_dict())
     detectron2.write(path.parent, path.name, bundle.encoder, tensors, bundle.metadata)
@@ -183,5 +214,6 @@ FORMATS = {
     "orbax": Format("variables", _write_orbax, _reload),
     "stablehlo": Format("model.stablehlo", _write_stablehlo, _reload),
     "onnx": Format("model.onnx", _write_onnx, _reload),
+    "onnx_pixels": Format("model.onnx", _write_onnx_pixels, _reload, takes_pictures=True),
     "detectron2": Format("model.pkl", _write_detectron2, _reload_detectron2),
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cone_jax
+from cone_jax.data import transforms
 from cone_jax.errors import Failure, UserError
 from cone_jax.models import ModelSpec
 
@@ -33,6 +34,15 @@ class ExportMetadata:
     transforms: tuple[str, ...] = ()  # from a decoded picture to uint8 of that size
     pixels: str = "exact"  # how these are computed: `test_pixels` of a config's section data
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # run, step, scores ...
+
+    def complete_transforms(self) -> tuple[str, ...]:
+        """Transforms that give any picture the size of the network's input.
+
+        Those of a run whose pictures are all alike may leave theirs as it is.
+        """
+        if transforms.parse(self.transforms, pixels=self.pixels).output_size() is not None:
+            return self.transforms
+        return (*self.transforms, f"resize({self.image_size})", f"centre_crop({self.image_size})")
 
 
 def write(

@@ -16,8 +16,9 @@ import numpy as np
 from jax.extend import core
 
 from cone_jax.errors import Failure
-from cone_jax.interop import stablehlo
-from cone_jax.interop.onnx_graph import Graph, Operand, Shape, import_optional
+from cone_jax.interop import onnx_pixels, stablehlo
+from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.interop.onnx_graph import Graph, Operand, Shape, Value, import_optional
 from cone_jax.interop.onnx_operations import BROADCASTING, OTHERS
 from cone_jax.models import Encoder
 
@@ -33,28 +34,63 @@ def write(
     metadata: Mapping[str, str],
 ) -> None:
     """Traces the network in evaluation mode and writes the graph."""
-    onnx = import_optional("onnx")
     images = stablehlo.batch_of_any_size(image_size)
+    graph = Graph(images.shape)
+    outputs = _add_network(graph, encoder, variables, images)
+    inputs = [_signature("images", images.shape)]
+    _save(path, graph, encoder.spec.name, inputs, outputs, metadata)
+
+
+def write_with_pixels(
+    path: Path,
+    encoder: Encoder,
+    variables: Mapping[str, Any],
+    description: ExportMetadata,
+    metadata: Mapping[str, str],
+) -> None:
+    """The same from the pixels of one picture of any size, and on to ``probabilities``."""
+    images = stablehlo.batch_of_any_size(description.image_size)
+    graph = Graph(images.shape)
+    onnx_pixels.emit_preparation(graph, description)
+    outputs = _add_network(graph, encoder, variables, images)
+    shape = (1, encoder.spec.num_classes)
+    logits = Value("logits", shape)
+    graph.emit("Softmax", [logits], shape, output="probabilities", axis=1)
+    picture = _signature(onnx_pixels.PICTURE, ("height", "width", 3), "UINT8")
+    outputs.insert(0, _signature("probabilities", shape))
+    _save(path, graph, encoder.spec.name, [picture], outputs, metadata)
+
+
+def _add_network(
+    graph: Graph, encoder: Encoder, variables: Mapping[str, Any], images: jax.ShapeDtypeStruct
+) -> list[Any]:
+    """Adds the nodes from ``images`` to logits and embedding; returns their signatures."""
     infer = stablehlo.inference(encoder, variables)
     jaxpr, outputs = jax.make_jaxpr(infer, return_shape=True)(images)
-    graph = Graph(images.shape)
     results = translate(graph, jaxpr, [graph.images])
     # A dict is flattened in the order of its sorted keys.
     for name, result in zip(sorted(outputs), results, strict=True):
         graph.emit("Identity", [result], outputs[name].shape, output=name)
+    return [_signature(name, outputs[name].shape) for name in ("logits", "embedding")]
 
-    def signature(name: str, shape: Shape) -> Any:
-        sizes = [size if isinstance(size, int) else "batch" for size in shape]
-        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
 
+def _signature(name: str, shape: Shape, kind: str = "FLOAT") -> Any:
+    onnx = import_optional("onnx")
+    sizes = [size if isinstance(size, int | str) else "batch" for size in shape]
+    return onnx.helper.make_tensor_value_info(name, getattr(onnx.TensorProto, kind), sizes)
+
+
+def _save(
+    path: Path,
+    graph: Graph,
+    name: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    metadata: Mapping[str, str],
+) -> None:
+    onnx = import_optional("onnx")
     model = onnx.helper.make_model(
-        onnx.helper.make_graph(
-            graph.nodes,
-            encoder.spec.name,
-            [signature("images", images.shape)],
-            [signature(name, outputs[name].shape) for name in ("logits", "embedding")],
-            graph.constants,
-        ),
+        onnx.helper.make_graph(graph.nodes, name, inputs, outputs, graph.constants),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
         producer_name="cone_jax",
@@ -64,11 +100,19 @@ def write(
     path.write_bytes(model.SerializeToString())
 
 
-def open_logits(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """The graph as a function of images that returns logits, run by onnxruntime."""
+def open_outputs(
+    path: Path, names: Sequence[str] = ("logits",)
+) -> list[Callable[[np.ndarray], np.ndarray]]:
+    """Each output as a function of the graph's input, run by onnxruntime."""
     runtime = import_optional("onnxruntime")
     session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda images: session.run(["logits"], {"images": np.asarray(images, np.float32)})[0]
+    (given,) = session.get_inputs()
+    kind = np.uint8 if given.name == onnx_pixels.PICTURE else np.float32
+
+    def function(name: str) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda array: session.run([name], {given.name: np.asarray(array, kind)})[0]
+
+    return [function(name) for name in names]
 
 
 def translate(graph: Graph, jaxpr: core.ClosedJaxpr, arguments: Sequence[Operand]) -> list[Operand]:

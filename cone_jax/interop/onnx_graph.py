@@ -24,6 +24,8 @@ class Value(NamedTuple):
 
 # What is known already is a NumPy array; what depends on the input is a Value.
 Operand = Value | np.ndarray
+# Of a conditional: operations on one float64 tensor each, with their attributes.
+Branch = Sequence[tuple[str, str, dict[str, Any]]]
 
 
 class Graph:
@@ -63,6 +65,28 @@ class Graph:
         operands = [self._name(operand) for operand in inputs]
         self.nodes.append(self._onnx.helper.make_node(operation, operands, names, **attributes))
         return [Value(name, shape) for name, shape in zip(names, shapes, strict=True)]
+
+    def emit_if(self, condition: Value, then: Branch, otherwise: Branch) -> list[Value]:
+        """Adds one node with as many outputs as each branch has operations, of unknown shape."""
+        helper, stem = self._onnx.helper, f"v{len(self.nodes)}"
+
+        def branch(name: str, operations: Branch) -> Any:
+            names = [f"{stem}_{name}_{i}" for i in range(len(operations))]
+            nodes = [
+                helper.make_node(operation, [operand], [output], **attributes)
+                for (operation, operand, attributes), output in zip(operations, names, strict=True)
+            ]
+            double = self._onnx.TensorProto.DOUBLE
+            outputs = [helper.make_tensor_value_info(each, double, None) for each in names]
+            return helper.make_graph(nodes, f"{stem}_{name}", [], outputs)
+
+        return self.emit_many(
+            "If",
+            [condition],
+            [()] * len(then),
+            then_branch=branch("then", then),
+            else_branch=branch("else", otherwise),
+        )
 
     def reshape(self, operand: Operand, shape: Shape) -> Operand:
         """The same values in another shape, of which one size may be symbolic."""

@@ -9,10 +9,9 @@ from cone_jax.compilation.accelerators import parse_topology
 from cone_jax.compilation.compiler import Progress
 from cone_jax.compilation.cures import Cure
 from cone_jax.compilation.report import Findings
-from cone_jax.console import duration, plain_lines
+from cone_jax.console import duration, plain_lines, readable
 from cone_jax.errors import Failure, UserError
 from cone_jax.modes.command_line import Arguments
-from cone_jax.training.train_log import readable
 
 # Seconds between two lines about a compilation, where lines stay.
 _PATIENCE = 60

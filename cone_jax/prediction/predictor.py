@@ -55,12 +55,8 @@ class Predictor:
         self._logits = logits
         self._top = min(top, len(description.class_names))
         self._batch_size = batch_size
-        self._transforms = transforms.parse(description.transforms, pixels=description.pixels)
-        if self._transforms.output_size() is None:
-            # The run's pictures were all alike; any other has to be brought to their size.
-            size = description.image_size
-            steps = (*description.transforms, f"resize({size})", f"centre_crop({size})")
-            self._transforms = transforms.parse(steps, pixels=description.pixels)
+        steps = description.complete_transforms()
+        self._transforms = transforms.parse(steps, pixels=description.pixels)
 
     def __call__(self, paths: Iterable[Path | str]) -> Iterator[Prediction]:
         """Predicts file after file, a batch at a time, in the order given."""
@@ -97,11 +93,30 @@ class Predictor:
             jnp.asarray(batch["image"]), self.metadata.mean, self.metadata.std
         )
         logits = self._logits(np.asarray(images))
-        probabilities = np.asarray(jax.nn.softmax(logits, axis=-1))[batch["mask"]]
+        yield from self._named(np.asarray(jax.nn.softmax(logits, axis=-1))[batch["mask"]])
+
+    def _named(
+        self, probabilities: np.ndarray
+    ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
         best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self._top]
         for row, order in zip(probabilities, best, strict=True):
             names = tuple(self.metadata.class_names[index] for index in order)
             yield names, tuple(float(row[index]) for index in order)
+
+
+class WholePredictor(Predictor):
+    """A graph that prepares pictures itself: it takes them one by one, as they are decoded."""
+
+    def pixels(self, data: bytes) -> np.ndarray | str:
+        try:
+            return decode.as_array(self._transforms.open(data))
+        except decode.DamagedImage as error:
+            return str(error)
+
+    def classify(
+        self, pixels: Sequence[np.ndarray]
+    ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
+        yield from self._named(np.concatenate([self._logits(picture) for picture in pixels]))
 
 
 def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) -> Predictor:
@@ -122,6 +137,8 @@ def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) 
     path = storage.path(path)
     if (path / metadata.FILE).exists():
         model = interop.open_export(path)
+        if model.probabilities is not None:
+            return WholePredictor(model.probabilities, model.metadata, **options)
         return Predictor(model.logits, model.metadata, **options)
     if not (path / workdir.CONFIG_FILE).exists():
         raise UserError(

@@ -152,6 +152,12 @@ class Optimizer(Section, path="optimizer"):
     backbone_rate: float = field(
         1.0, "factor of the backbone's learning rate, below 1 to fine-tune", low=0.0, high=1.0
     )
+    layer_decay: float = field(
+        1.0,
+        "factor of the rate from each layer of the backbone to the one before it, to fine-tune",
+        above=0.0,
+        high=1.0,
+    )
     head_epochs: float = field(
         0.0, "so long only what follows the backbone is trained, to fine-tune", low=0.0
     )

@@ -149,7 +149,10 @@ def _look_before_training(run: Run, say: Report) -> None:
     optimizer = run.config.optimizer
     if run.config.init_from:
         pretrained.check(run, say)
-        gentle = optimizer.backbone_rate < 1 or optimizer.learning_rate < _FROM_SCRATCH
+        gentle = (
+            min(optimizer.backbone_rate, optimizer.layer_decay) < 1
+            or optimizer.learning_rate < _FROM_SCRATCH
+        )
         if optimizer.name == "sgd" and not gentle:
             say(
                 f"warning: optimizer.learning_rate ({optimizer.learning_rate:g}) is one for "

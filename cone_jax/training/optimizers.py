@@ -1,6 +1,7 @@
 """Optimisers by name, assembled from optax, and the learning rate as a function of the step."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +12,10 @@ from cone_jax.errors import UserError, closest
 from cone_jax.settings import Optimizer, Schedule
 
 Mask = Callable[[Any], Any]
+
+# The parts of a backbone by their names: blocks, and what follows the last. The rest is the stem.
+_BLOCK = re.compile(r"(?:block|layer|stage|downsample)(\d+)(?:_(\d+))?")
+_AFTER_THE_BLOCKS = ("last", "norm")
 
 
 def _sgd(settings: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
@@ -91,36 +96,77 @@ def create(
         cure = closest(settings.name, OPTIMIZERS)
         raise UserError(f"optimizer.name ({settings.name!r}) is unknown; {cure}")
     optimizer = OPTIMIZERS[settings.name](settings, rate)
-    if settings.backbone_rate < 1 or settings.head_epochs > 0:
+    if settings.backbone_rate < 1 or settings.layer_decay < 1 or settings.head_epochs > 0:
         head_steps = round(settings.head_epochs * steps_per_epoch)
-        optimizer = optax.chain(optimizer, scale_backbone(settings.backbone_rate, head_steps))
+        scaling = scale_backbone(settings.backbone_rate, head_steps, settings.layer_decay)
+        optimizer = optax.chain(optimizer, scaling)
     if settings.clip_norm > 0:
         return optax.chain(optax.clip_by_global_norm(settings.clip_norm), optimizer)
     return optimizer
 
 
-def scale_backbone(factor: float, head_steps: int) -> optax.GradientTransformation:
+def scale_backbone(
+    factor: float, head_steps: int, layer_decay: float = 1.0
+) -> optax.GradientTransformation:
     """Multiplies the backbone's updates by `factor`, and by 0 in the first `head_steps`.
 
-    That is a learning rate of its own: all optimisers here end with a product with the rate.
+    From each layer of the backbone to the one before it, they are multiplied by `layer_decay` once
+    more. That is a learning rate of their own: all optimisers here end with a product with the
+    rate.
     """
 
     def init(params: Any) -> optax.ScaleByScheduleState:
+        if layer_decay < 1:
+            layers(params.get("backbone", {}))
         return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
+
+    def scaled(backbone: Any, now: jax.Array) -> Any:
+        if layer_decay == 1:
+            return jax.tree.map(lambda x: x * now.astype(x.dtype), backbone)
+        place = layers(backbone)
+        last = max(place.values())
+        rates = {name: now * layer_decay ** (last - place[name]) for name in backbone}
+        return {
+            name: jax.tree.map(lambda x, rate=rates[name]: x * rate.astype(x.dtype), part)
+            for name, part in backbone.items()
+        }
 
     def update(
         updates: Any, state: optax.ScaleByScheduleState, params: Any = None
     ) -> tuple[Any, optax.ScaleByScheduleState]:
         now = jnp.where(state.count < head_steps, 0.0, factor)
-        scaled = {
-            part: jax.tree.map(lambda x: x * now.astype(x.dtype), tree)
-            if part == "backbone"
-            else tree
+        changed = {
+            part: scaled(tree, now) if part == "backbone" else tree
             for part, tree in updates.items()
         }
-        return scaled, optax.ScaleByScheduleState(count=state.count + 1)
+        return changed, optax.ScaleByScheduleState(count=state.count + 1)
 
     return optax.GradientTransformation(init, update)
+
+
+def layers(backbone: Iterable[str]) -> dict[str, int]:
+    """Which layer, from 0, each part of a backbone belongs to, by its name.
+
+    First the stem, then the blocks by their numbers (what halves the resolution before a stage
+    belongs to its first block), then what follows the last block.
+
+    >>> layers(["conv1", "bn1", "layer1_0", "layer1_1", "layer2_0"])
+    {'conv1': 0, 'bn1': 0, 'layer1_0': 1, 'layer1_1': 2, 'layer2_0': 3}
+    """
+    names = list(backbone)
+    if not any(_BLOCK.match(name) for name in names):
+        raise UserError(
+            "optimizer.layer_decay needs a backbone whose blocks are numbered, such as block3 or "
+            f"layer2_0; this one has {', '.join(sorted(names)) or 'no parameters'}"
+        )
+
+    def position(name: str) -> tuple[int, ...]:
+        if match := _BLOCK.match(name):
+            return (1, *(int(number) for number in match.groups(default="0")))
+        return (2,) if name.startswith(_AFTER_THE_BLOCKS) else (0,)
+
+    order = sorted({position(name) for name in names})
+    return {name: order.index(position(name)) for name in names}
 
 
 def decay_mask(scope: str) -> Mask | None:

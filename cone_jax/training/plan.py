@@ -9,7 +9,9 @@ very data. Where the recipe leaves the network open too, the largest of `NETWORK
 still sees every image often enough.
 """
 
+import itertools
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +39,7 @@ FEWEST_EPOCHS = 3  # that a budget must allow
 ENOUGH_EPOCHS = 60  # a larger network is worth it only if it still sees every image so often
 EVALUATIONS = 10
 RESERVE = 0.12  # of a budget: evaluations, checkpoints, the report
-_MEASURED_SECONDS, _MEASURED_STEPS = 3.0, 4
+_MEASURED_SECONDS, _MEASURED_STEPS = 3.0, 5
 _NETWORK = ("model.name", "model.options.width")
 _PICTURES = ("data.image_size", "data.train_transforms", "data.test_transforms")
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -237,19 +239,19 @@ def _fields(network: Network) -> dict[str, Any]:
 
 
 def measure_speed(config: ConfigDict) -> Speed:
-    """Takes a few steps as training will, from reading files to the update."""
+    """Takes a few steps as training will, from reading files to the update.
+
+    The median counts: other programs, and files that are read for the first time, delay a few.
+    """
     run = Run.open(_with(config, {"steps": 10_000}))
     state, stream = run.init_state(), run.train_stream(0, lambda line: None)
-    began = time.monotonic()
-    state, metrics = train_step(state, next(stream))
-    jax.block_until_ready(metrics)
-    compiled = time.monotonic()
-    steps = 0
-    while steps < _MEASURED_STEPS or time.monotonic() - compiled < _MEASURED_SECONDS:
+    moments = [time.monotonic()]
+    while len(moments) < _MEASURED_STEPS + 2 or moments[-1] - moments[1] < _MEASURED_SECONDS:
         state, metrics = train_step(state, next(stream))
         jax.block_until_ready(metrics)
-        steps += 1
-    return Speed((time.monotonic() - compiled) / steps, compiled - began)
+        moments.append(time.monotonic())
+    taken = [after - before for before, after in itertools.pairwise(moments)]
+    return Speed(statistics.median(taken[1:]), taken[0])
 
 
 def parse_budget(text: str) -> float:

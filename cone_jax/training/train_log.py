@@ -7,8 +7,6 @@ lines elsewhere.
 
 import contextlib
 import os
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +28,7 @@ from rich.progress import (
 )
 
 from cone_jax import distributed, objectives
-from cone_jax.console import Chart, Metric, Report, duration, plain_lines
+from cone_jax.console import Chart, Metric, Report, duration, peak_memory, plain_lines, readable
 from cone_jax.errors import TrainingFailed
 from cone_jax.evaluation.accuracy import ACCURACY_CHART
 from cone_jax.objectives import Metrics
@@ -74,9 +72,7 @@ class Estimate:
             return
         yield f"about {duration(left)} on {machine()}; {self._hint}"
         if jax.default_backend() == "cpu":  # more than the step needs: the C library keeps some
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            size = peak if sys.platform == "darwin" else 1024 * peak
-            yield f"memory that the process has taken so far: {readable(size)}"
+            yield f"memory that the process has taken so far: {readable(peak_memory())}"
 
 
 def machine() -> str:
@@ -335,19 +331,6 @@ def overview(state: TrainState, batch: Batch) -> str:
     if analysis is None:  # not every backend tells
         return line
     return f"{line}, activations and other temporaries {readable(analysis.temp_size_in_bytes)}"
-
-
-def readable(size: float) -> str:
-    """Bytes with a unit.
-
-    >>> readable(512), readable(3 * 2**20), readable(1.5 * 2**30)
-    ('512 B', '3.0 MiB', '1.5 GiB')
-    """
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def test_the_score_is_the_doubt_of_both_witnesses_and_proposes_another_class():
     found = label_errors.suspect(asked, train)
     said = label_errors.votes(asked, train)
     for row, label in enumerate(asked.labels):
-        belief = [asked.probabilities[row, c] ** 0.75 * said[row, c] ** 0.25 for c in range(3)]
+        belief = [(asked.probabilities[row, c] * said[row, c]) ** 0.5 for c in range(3)]
         assert found.scores[row] == pytest.approx(1 - belief[label])
         others = [c for c in range(3) if c != label]
         assert found.proposed[row] == max(others, key=lambda c: belief[c])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -232,6 +233,23 @@ def test_memory_is_fetched_from_the_system_once_unless_the_user_says_otherwise(u
     )
     first, second = map(int, done.stdout.split())
     assert second < 100 or (user and second > first / 2)
+
+
+@pytest.mark.parametrize("megabytes", [200, 600])
+def test_the_end_of_a_run_tells_the_memory_that_it_took(megabytes):
+    """Also in a process that a larger one has started, as this one has."""
+    large = np.ones(10**8)  # 800 MB here
+    program = (
+        "import numpy as np; from pathlib import Path; from rich.console import Console\n"
+        "from cone_jax import console\n"
+        f"np.ones({megabytes} * 2**17)\n"
+        "console.print_training(Console(), {'step': 1}, {}, 1.0, Path('run'))"
+    )
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    told = float(re.search(r"memory +([\d.]+) MiB", said)[1])
+    assert megabytes < told < megabytes + 150
+    assert large.nbytes == 8 * 10**8
 
 
 def test_a_field_given_as_a_flag_is_named():

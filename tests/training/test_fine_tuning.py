@@ -10,7 +10,7 @@ import optax
 import pytest
 from rich.console import Console
 
-from cone_jax import training
+from cone_jax import models, training
 from cone_jax.config import load_recipe
 from cone_jax.errors import Interrupted, UserError
 from cone_jax.evaluation import accuracy
@@ -47,6 +47,56 @@ def test_the_backbone_follows_at_its_own_rate_once_the_head_has_begun(name):
         np.testing.assert_allclose(
             found["backbone"]["kernel"], factor * expected["backbone"]["kernel"], rtol=1e-6
         )
+
+
+@pytest.mark.parametrize("name", sorted(optimizers.OPTIMIZERS))
+def test_the_rate_falls_from_layer_to_layer(name):
+    """Of n layers, layer i has rate x backbone_rate x decay^(n - 1 - i); the head its own."""
+    parts = ("conv1", "bn1", "layer1_0", "layer1_1", "layer2_0", "layer10_0")
+    exponents = dict(zip(parts, (4, 4, 3, 2, 1, 0), strict=True))
+    one = {"kernel": jnp.array([1.0, -2.0, 3.0])}
+    params = {"backbone": dict.fromkeys(parts, one), "classifier": one}
+    grads = jax.tree.map(lambda x: 0.1 * x**2, params)
+    settings = {"name": name, "learning_rate": 0.1, "weight_decay": 0.01}
+    plain = optimizers.create(Optimizer(**settings), optax.constant_schedule(0.1))
+    own = optimizers.create(
+        Optimizer(**settings, backbone_rate=0.5, layer_decay=0.7), optax.constant_schedule(0.1)
+    )
+    expected, _ = plain.update(grads, plain.init(params), params)
+    found, _ = own.update(grads, own.init(params), params)
+    np.testing.assert_array_equal(found["classifier"]["kernel"], expected["classifier"]["kernel"])
+    for part, exponent in exponents.items():
+        np.testing.assert_allclose(
+            found["backbone"][part]["kernel"],
+            0.5 * 0.7**exponent * expected["backbone"][part]["kernel"],
+            rtol=1e-6,
+        )
+
+
+LAYERS = {"resnet18": 9, "mobilenet_v2": 19, "deit_tiny": 14, "convnext_tiny": 20}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_layers_of_real_networks(name):
+    """A stem, the blocks in order, and what follows them where there is something."""
+    encoder = models.create(name, 3)
+    backbone = models.abstract_variables(encoder, 224)["params"]["backbone"]
+    place = optimizers.layers(backbone)
+    assert place.keys() == backbone.keys()
+    assert sorted(set(place.values())) == list(range(LAYERS[name]))
+    if name == "mobilenet_v2":
+        assert [place[part] for part in ("stem_bn", "block2", "block17", "last_conv")] == [
+            0, 2, 17, 18,
+        ]  # fmt: skip
+    if name == "convnext_tiny":
+        assert place["downsample3_norm"] == place["stage3_0"] == place["stage2_2"] + 1
+
+
+def test_a_backbone_without_numbers_has_no_layers():
+    params = {"backbone": {"first": jnp.ones(3), "second": jnp.ones(3)}}
+    optimizer = optimizers.create(Optimizer(layer_decay=0.7), optax.constant_schedule(0.1))
+    with pytest.raises(UserError, match=r"optimizer\.layer_decay needs .* first, second"):
+        optimizer.init(params)
 
 
 def test_without_it_the_state_of_an_optimiser_is_what_it_was():

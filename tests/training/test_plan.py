@@ -164,3 +164,24 @@ def test_the_first_steps_tell_how_long_the_run_will_take():
     assert told[4][0].startswith("about 9 min 52 s on ")
     assert re.fullmatch(r"memory that the process has taken so far: [\d.]+ [GM]iB", told[4][1])
     assert told[5] == []
+
+
+def test_a_few_slow_steps_do_not_decide_the_speed(config, monkeypatch):
+    """The first compiles; of the others one waits for a file and one for another program."""
+    clock, seconds = [0.0], iter([30.0, 9.0, 1.0, 1.0, 1.0, 7.0] + 20 * [1.0])
+
+    class Opened:
+        def init_state(self):
+            return None
+
+        def train_stream(self, step, report):
+            return iter(range(100))
+
+    def step(state, batch):
+        clock[0] += next(seconds)
+        return state, {}
+
+    monkeypatch.setattr(plan.Run, "open", lambda config: Opened())
+    monkeypatch.setattr(plan, "train_step", step)
+    monkeypatch.setattr(plan.time, "monotonic", lambda: clock[0])
+    assert plan.measure_speed(config) == Speed(1.0, 30.0)
