@@ -100,6 +100,8 @@ def compile_cell(recipe: str, machine: str) -> Cell:
     data = compiler.describe_data(config, "")
     programs.check(config, topology.num_devices)
     environment.install(topology.accelerator.kind, print)
+    lines = environment.requirements(topology.accelerator.kind).read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
     answer = compiler.ask(config, programs.TRAINING, topology, data, lambda *_: None)
     record = Findings(recipe, config, topology, data, {programs.TRAINING: answer}).record()
     return {
@@ -118,8 +120,7 @@ def compile_cell(recipe: str, machine: str) -> Cell:
         "version": cone_jax.__version__,
         "sources": fingerprint(),
         "date": datetime.date.today().isoformat(),
-        "versions": f"jax {jax.__version__}, "
-        + " ".join(environment.requirements(topology.accelerator.kind).read_text().split()),
+        "versions": " ".join((f"jax=={jax.__version__}", *pins)),
     }
 
 
