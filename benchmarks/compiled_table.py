@@ -1,16 +1,20 @@
 """What the compilers of four machines say about every recipe of the paper, as one table.
 
-    python benchmarks/compiled_table.py --output=compiled [--rows=resnet50,deit] [--machines=v5e]
+    python benchmarks/compiled_table.py [--rows=resnet50,deit] [--machines=v5e] [--cells=1]
+        [--again]
 
-Each cell is a `--mode=compile` of its own in a folder below `--output`. What is there already is
-not compiled again, so the program may be stopped at any time and goes on when it is started again;
-`table.md` has what is known so far. A cell takes one to five minutes on two idle cores.
+Each cell is the training step of a recipe, compiled for a machine as `--mode=compile` does, and a
+line in docs/results/compiled.jsonl once it is known. What is there is not compiled again, so the
+program may be stopped at any time and goes on when it is started again; `--cells` stops it after
+so many. The most telling cells come first. A line names the state of the sources it was compiled
+from: cells of others are shown with an asterisk, and `--again` compiles them anew. At the end the
+table goes to docs/performance.md. A cell takes one to ten minutes of a core.
 """
 
 import argparse
+import datetime
+import hashlib
 import json
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +23,36 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import jax
+
+import cone_jax
+from cone_jax import load_recipe
 from cone_jax.analysis.tables import markdown_table
+from cone_jax.compilation import compiler, environment, programs
+from cone_jax.compilation.accelerators import parse_topology
+from cone_jax.compilation.report import Findings
+from cone_jax.errors import Failure, UserError
+
+RESULTS = ROOT / "docs" / "results" / "compiled.jsonl"
+PAGE = ROOT / "docs" / "performance.md"
+BEGIN, END = "<!-- made by compiled_table.py: begin -->", "<!-- made by compiled_table.py: end -->"
+# What decides a program: the network, the method, the step, and who compiles it.
+SOURCES = ("configs", "cone_jax/models", "cone_jax/memory_bank", "cone_jax/objectives")
+SOURCES += ("cone_jax/losses.py", "cone_jax/momentum.py", "cone_jax/data/on_device.py")
+SOURCES += ("cone_jax/training/train_step.py", "cone_jax/training/train_state.py")
+SOURCES += ("cone_jax/compilation/program_text.py",)
 
 # Eight chips of each; a whole number of images per chip in every recipe.
-MACHINES = {"v5e": "v5e:2x4", "v6e": "v6e:2x4", "v5p": "v5p:2x2x2", "h100": "h100:8"}
-RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet200")
-LIGHT = ("regnetx_400mf", "mobilenet_v2", "shufflenet_v2", "deit_tiny")
+MACHINES = {"v5e": "v5e:2x4", "h100": "h100:8", "v6e": "v6e:2x4", "v5p": "v5p:2x2x2"}
+RESNETS = ("resnet50", "resnet18", "resnet34", "resnet101", "resnet152", "resnet200")
+LIGHT = ("mobilenet_v2", "deit_tiny", "shufflenet_v2", "regnetx_400mf")
 OBJECTIVES = (
     *("binary_cross_entropy", "cmsf", "joint_supcon", "l_softmax", "large_margin", "nnclr"),
     *("paco", "simclr", "supcon", "supcon_bank"),
 )
+
+Cell = dict[str, Any]
+Known = dict[tuple[str, str], Cell]
 
 
 class Row(NamedTuple):
@@ -39,11 +63,12 @@ class Row(NamedTuple):
 
 
 def rows() -> Iterator[Row]:
-    """Networks by cross-entropy and by CoNe, long recipes, then every other objective."""
-    for file, networks in (("imagenet", RESNETS), ("imagenet_light", LIGHT)):
-        for network in networks:
-            yield Row(f"{file}:{network},cross_entropy")
-            yield Row(f"{file}:{network}", f"{file}:{network},cross_entropy")
+    """ResNet-50 and the light networks by both losses, the other networks, then the rest."""
+    first, *others = RESNETS
+    networks = [("imagenet", first), *(("imagenet_light", name) for name in LIGHT)]
+    for file, network in (*networks, *(("imagenet", name) for name in others)):
+        yield Row(f"{file}:{network},cross_entropy")
+        yield Row(f"{file}:{network}", f"{file}:{network},cross_entropy")
     for recipe in ("long", "timm"):
         yield Row(f"imagenet:resnet50,{recipe},cross_entropy")
         yield Row(f"imagenet:resnet50,{recipe}", f"imagenet:resnet50,{recipe},cross_entropy")
@@ -51,65 +76,109 @@ def rows() -> Iterator[Row]:
         yield Row(f"imagenet:resnet50,{name}", "imagenet:resnet50,cross_entropy")
 
 
-def folder(output: Path, recipe: str, machine: str) -> Path:
-    return output / re.sub(r"\W+", "-", recipe) / machine
+def fingerprint() -> str:
+    """Of the sources that decide what a program is."""
+    digest = hashlib.sha256()
+    for place in SOURCES:
+        path = ROOT / place
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
-def compile_cell(directory: Path, recipe: str, topology: str) -> str:
-    """Asks the compiler; returns what went wrong, if it was not the memory."""
-    command = [sys.executable, str(ROOT / "main.py"), "compile", f"--config={recipe}"]
-    flags = [f"--topology={topology}", f"--workdir={directory}"]
-    done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, check=False)
-    if (directory / "compile.json").exists():
-        return ""
-    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+def read() -> Known:
+    """The cells that have been compiled; of several lines about one the last counts."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    cells = map(json.loads, lines)
+    return {(cell["recipe"], cell["machine"]): cell for cell in cells}
 
 
-def known(output: Path, recipe: str, machine: str) -> dict[str, Any] | None:
-    path = folder(output, recipe, machine) / "compile.json"
-    return json.loads(path.read_text()) if path.exists() else None
+def compile_cell(recipe: str, machine: str) -> Cell:
+    """Asks the compiler."""
+    topology = parse_topology(MACHINES[machine])
+    config = load_recipe(*recipe.partition(":")[::2])
+    data = compiler.describe_data(config, "")
+    programs.check(config, topology.num_devices)
+    environment.install(topology.accelerator.kind, print)
+    lines = environment.requirements(topology.accelerator.kind).read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    answer = compiler.ask(config, programs.TRAINING, topology, data, lambda *_: None)
+    record = Findings(recipe, config, topology, data, {programs.TRAINING: answer}).record()
+    return {
+        "recipe": recipe,
+        "machine": machine,
+        "topology": topology.text,
+        "fits": record["fits"],
+        "needed": record["memory"]["needed"],
+        "temporaries": answer.get("temporaries"),
+        "estimate_ms": record["estimate_ms"],
+        "estimate_ms_by_part": record["estimate_ms_by_part"],
+        "flops": record["flops"],
+        "bytes_accessed": record["bytes_accessed"],
+        "collectives": sum(each["times"] for each in record["collectives"]),
+        "state_copies": len(record["state_copies"]),
+        "version": cone_jax.__version__,
+        "sources": fingerprint(),
+        "date": datetime.date.today().isoformat(),
+        "versions": " ".join((f"jax=={jax.__version__}", *pins)),
+    }
 
 
-def cell(output: Path, row: Row, machine: str) -> str:
+def shown(known: Known, row: Row, machine: str, sources: str) -> str:
     """Memory, estimate, and how much longer than the row it is compared with."""
-    found = known(output, row.recipe, machine)
+    found = known.get((row.recipe, machine))
     if found is None:
         return ""
-    memory = f"{found['memory']['needed'] / 2**30:.1f} GiB"
+    old = "" if found["sources"] == sources else "*"
+    memory = f"{found['needed'] / 2**30:.1f} GiB"
     if not found["fits"]:
-        return f"**does not fit** (at least {memory})"
+        return f"**does not fit** (at least {memory}){old}"
     parts = [memory]
     if found["estimate_ms"]:
         parts.append(f"{found['estimate_ms']:.1f} ms")
-        other = known(output, row.against, machine) if row.against else None
+        other = known.get((row.against, machine))
         if other and other["estimate_ms"]:
             parts.append(f"{found['estimate_ms'] / other['estimate_ms']:.2f} x")
-    return ", ".join(parts)
+    return ", ".join(parts) + old
 
 
-def write_table(output: Path, chosen: list[Row], machines: list[str]) -> None:
-    lines = [[row.recipe, *(cell(output, row, name) for name in machines)] for row in chosen]
-    heads = ["recipe", *(MACHINES[name] for name in machines)]
-    (output / "table.md").write_text(markdown_table(heads, lines) + "\n")
+def write_table(known: Known) -> None:
+    """Puts the table of all that is known between its marks on the page."""
+    sources = fingerprint()
+    machines = [name for name in MACHINES if any(machine == name for _, machine in known)]
+    table = [
+        [row.recipe, *(shown(known, row, name, sources) for name in machines)] for row in rows()
+    ]
+    filled = [line for line in table if any(line[1:])]
+    text = markdown_table(["recipe", *(MACHINES[name] for name in machines)], filled)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("compiled"))
     parser.add_argument("--rows", default="", help="words, one of which a recipe must contain")
     parser.add_argument("--machines", default=",".join(MACHINES))
+    parser.add_argument("--cells", type=int, default=0, help="compile so many; 0: all")
+    parser.add_argument("--again", action="store_true", help="also what other sources compiled")
     arguments = parser.parse_args()
-    words, machines = arguments.rows.split(","), arguments.machines.split(",")
-    chosen = [row for row in rows() if any(word in row.recipe for word in words)]
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    for machine in machines:
-        for row in chosen:
-            directory = folder(arguments.output, row.recipe, machine)
-            if not (directory / "compile.json").exists():
-                problem = compile_cell(directory, row.recipe, MACHINES[machine])
-                print(f"{row.recipe} on {MACHINES[machine]}: {problem or 'done'}", flush=True)
-            write_table(arguments.output, chosen, machines)
-    print((arguments.output / "table.md").read_text())
+    words, known, sources = arguments.rows.split(","), read(), fingerprint()
+    chosen = [row.recipe for row in rows() if any(word in row.recipe for word in words)]
+    wanted = [(recipe, name) for name in arguments.machines.split(",") for recipe in chosen]
+    missing = [cell for cell in wanted if cell not in known]
+    if arguments.again:
+        missing += [cell for cell in wanted if cell in known and known[cell]["sources"] != sources]
+    for recipe, machine in missing[: arguments.cells or None]:
+        try:
+            known[recipe, machine] = compile_cell(recipe, machine)
+        except (UserError, Failure) as error:
+            print(f"{recipe} on {machine}: {error}", flush=True)
+            continue
+        with RESULTS.open("a") as lines:
+            lines.write(json.dumps(known[recipe, machine]) + "\n")
+        print(f"{recipe} on {machine}: done", flush=True)
+    write_table(known)
 
 
 if __name__ == "__main__":

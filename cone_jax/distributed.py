@@ -84,6 +84,15 @@ def check_divisible(field: str, batch_size: int, devices: int, parts: int = 1) -
         )
 
 
+def rounded_up(batch_size: int, devices: int) -> int:
+    """The least number of rows from `batch_size` on that every device gets the same share of.
+
+    >>> rounded_up(1000, 8), rounded_up(1000, 16), rounded_up(64, 256)
+    (1000, 1008, 256)
+    """
+    return -(-batch_size // devices) * devices
+
+
 def to_devices(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     """This process's rows of a global batch, as global arrays split over the mesh."""
     sharding = split(mesh)

@@ -50,7 +50,7 @@ class NetworkAndBank(NamedTuple):
         return np.asarray(losses.normalise(jnp.asarray(rows["embedding"])))
 
     def _batches(self, images: np.ndarray) -> Iterator[Rows]:
-        return inference.batches_of(images, self.run.config.evaluation.batch_size)
+        return inference.batches_of(images, self.run.eval_batch_size)
 
 
 def _said(out: EncoderOutput, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -33,7 +33,8 @@ class Instruction(NamedTuple):
     cycles: int  # all times together; 0 where the compiler estimates none
     times: int
     synchronous: bool = False  # starts, but is waited for at once
-    channel: str = ""  # of a collective, its own
+    chain: str = ""  # of a collective that several fusions take part in, which it is
+    between_slices: str = ""  # of a transfer that the hosts carry, what it is a part of
 
 
 class Collective(NamedTuple):
@@ -82,18 +83,21 @@ class Program:
 
     def collectives(self) -> list[Collective]:
         """Every collective, the largest first."""
-        found, channels = [], set()
+        found, chains = [], set()
         for each in self.instructions:
             base = each.kind.removesuffix("-start")
-            if base in COLLECTIVES and each.channel not in channels:
-                # One that arithmetic runs beside is named by several fusions.
-                channels |= {each.channel} - {""}
+            if each.kind == "recv" and each.between_slices:
+                size = shape_bytes(_shapes(each.result)[0])
+                name = f"{each.between_slices} between slices"
+                found.append(Collective(name, size, each.times, True, each.scope))
+            elif base in COLLECTIVES and each.chain not in chains:
+                chains |= {each.chain} - {""}
                 starts = each.kind.endswith("-start")
                 shapes = _shapes(each.result)
                 if starts and base != "all-reduce" and len(shapes) > 1:
                     shapes = shapes[len(shapes) // 2 :]  # operands stand before the results
                 size = sum(map(shape_bytes, shapes))
-                overlaps = starts and not each.synchronous
+                overlaps = bool(each.chain) or (starts and not each.synchronous)
                 found.append(Collective(base, size, each.times, overlaps, each.scope))
         return sorted(found, key=lambda each: (-each.bytes * each.times, each.kind, each.scope))
 
@@ -127,7 +131,7 @@ class Program:
             cycles = re.search(r'estimated_cycles":"(\d+)"', rest)
             scope = re.search(r'op_name="([^"]*)"', rest)
             own = int(cycles[1]) * times if cycles else 0
-            channel = re.search(r"channel_id=(\d+)", rest)
+            transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', rest)
             yield Instruction(
                 kind,
                 result,
@@ -135,7 +139,8 @@ class Program:
                 own,
                 times,
                 synchronous='"is_sync":true' in rest,
-                channel=channel[1] if channel else "",
+                chain=_chain(rest),
+                between_slices=transfer[1].lower().replace("_", "-") if transfer else "",
             )
             yield from self._walk_called(kind, rest, times)
 
@@ -164,6 +169,19 @@ class Program:
             for inner in self._walk(called[1], times) if called else ():
                 if inner.kind.removesuffix("-start") in COLLECTIVES:
                     yield inner._replace(cycles=0)
+
+
+def _chain(rest: str) -> str:
+    """Which of the collectives that run beside arithmetic this is a piece of.
+
+    A TPU carries such a one out in several fusions, each of which names it. Its channel would not
+    do: those of a `shard_map` share one.
+    """
+    chain = re.search(r'chain_id="(\d+)"', rest)
+    channel = re.search(r"channel_id=(\d+)", rest)
+    if chain is None or channel is None or "async_collective_fusion_config" not in rest:
+        return ""
+    return f"{channel[1]}/{chain[1]}"
 
 
 def shape_bytes(shape: str) -> int:

@@ -112,7 +112,8 @@ def _lower_evaluation(config: ConfigDict, state: TrainState) -> Any:
         return _lower_detections(config, state)
     size = config.data.image_size
     height, width = transforms.parse(config.data.test_transforms).output_size() or (size, size)
-    rows = _rows(learner.mesh, config.evaluation.batch_size)
+    batch_size = distributed.rounded_up(config.evaluation.batch_size, learner.mesh.size)
+    rows = _rows(learner.mesh, batch_size)
     batch = {
         "image": rows((height, width, 3), jnp.uint8),
         "label": rows((), jnp.int32),

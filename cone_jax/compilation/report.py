@@ -13,8 +13,8 @@ from cone_jax.analysis.tables import markdown_table
 from cone_jax.compilation import programs
 from cone_jax.compilation.accelerators import Gpu, Topology
 from cone_jax.compilation.compiler import Answer, DataShape
-from cone_jax.compilation.cures import Cure
 from cone_jax.console import duration, readable
+from cone_jax.training.cures import Cure
 
 JSON_FILE, TEXT_FILE = "compile.json", "compile.md"
 
@@ -265,8 +265,15 @@ class Findings:
         return [*lines, "", markdown_table(head, rows)]
 
     def _cure_table(self) -> str:
-        rows = [[cure.field, cure.value, cure.saving(), cure.price] for cure in self.cures]
+        rows = [[cure.field, cure.value, _saving(cure), cure.price] for cure in self.cures]
         return markdown_table(["field", "value", "saves", "costs"], rows)
+
+
+def _saving(cure: Cure) -> str:
+    if cure.saves is None:
+        return "not compiled"
+    enough = {True: ", and then it fits", False: ", which is not enough", None: ""}[cure.fits]
+    return f"{readable(cure.saves)}{enough if cure.compiled else ' of the state'}"
 
 
 def write(findings: Findings, directory: Path) -> list[Path]:

@@ -272,17 +272,21 @@ def eval_batches(
     source: Source,
     share: Share = Share(),
     specs: Sequence[str] | None = None,
+    batch_size: int | None = None,
 ) -> "EvalBatches | ObjectEvalBatches":
-    """The evaluation batches of this process; `specs` replace the config's test transforms."""
+    """The evaluation batches of this process.
+
+    `specs` replace the config's test transforms, `batch_size` its size of a batch.
+    """
     specs = config.data.test_transforms if specs is None else specs
+    batch_size = batch_size or config.evaluation.batch_size
     if sources.has_objects(source):
         from cone_jax.data import object_batches, objects
 
         whole = objects.parse(specs, "data.test_transforms")
-        batch_size = config.evaluation.batch_size
         return object_batches.ObjectEvalBatches(source, whole, batch_size, share)
     pipeline = transforms.parse(specs, "data.test_transforms", config.data.test_pixels)
-    return EvalBatches(source, pipeline, config.evaluation.batch_size, share)
+    return EvalBatches(source, pipeline, batch_size, share)
 
 
 def test_pictures(config: ConfigDict, source: Source, records: Sequence[int]) -> list[np.ndarray]:

@@ -139,7 +139,7 @@ def _nearest(
     )
     lowest = jnp.finfo(cosines.dtype).min
     top, rows = top_k(jnp.where(visible, cosines, lowest), k, recall_target=bank.recall_target)
-    found = jnp.take_along_axis(jnp.broadcast_to(visible, cosines.shape), rows, axis=-1)
+    found = top != lowest  # looked up in `visible`, it would be a matrix [B, K] of its own
     return Neighbours(
         similarity=jnp.where(found, _of_rows(queries.embedding, bank.features, rows, top), 0.0),
         labels=jnp.where(found, bank.labels[rows], -1),

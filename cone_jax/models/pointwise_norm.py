@@ -47,7 +47,7 @@ def _forward(
     count = z.size // z.shape[-1]
     rounded = kernel.astype(z.dtype)
     weights = rounded.astype(jnp.float32)
-    total, moments = _sum_over_pixels(z), _gram(z, z)
+    total, moments = _sum_by_product(z), _gram(z, z)
     centre = total / count
     covariance = moments / count - jnp.outer(centre, centre)
     mean = _exact(centre, weights)
@@ -107,6 +107,15 @@ def _exact(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def _sum_over_pixels(x: jax.Array) -> jax.Array:
     return jnp.sum(x.astype(jnp.float32), tuple(range(x.ndim - 1)))
+
+
+def _sum_by_product(x: jax.Array) -> jax.Array:
+    """`_sum_over_pixels` as a matrix product, which a TPU takes a third of the time for.
+
+    It keeps pixels side by side where there are few channels, and adds up neighbours slowly. One
+    row of ones would be turned into a sum again; eight fill a register and are not.
+    """
+    return _gram(jnp.ones((*x.shape[:-1], 8), x.dtype), x)[0]
 
 
 def _wide(values: jax.Array, ndim: int) -> jax.Array:

@@ -4,14 +4,15 @@ import dataclasses
 
 from rich.console import Console
 
-from cone_jax.compilation import compiler, cures, programs, report
+from cone_jax.compilation import compiler, programs, report
 from cone_jax.compilation.accelerators import parse_topology
 from cone_jax.compilation.compiler import Progress
-from cone_jax.compilation.cures import Cure
 from cone_jax.compilation.report import Findings
 from cone_jax.console import duration, plain_lines, readable
 from cone_jax.errors import Failure, UserError
 from cone_jax.modes.command_line import Arguments
+from cone_jax.training import cures
+from cone_jax.training.cures import Cure
 
 # Seconds between two lines about a compilation, where lines stay.
 _PATIENCE = 60
@@ -35,7 +36,12 @@ def compile_run(arguments: Arguments, console: Console) -> None:
         answers = compiler.ask_all(arguments.config, topology, data, say, progress)
         found = Findings(arguments.recipe, arguments.config, topology, data, answers)
         if not found.fits:
-            listed = cures.find(found.config, topology.num_devices, found.state)
+            listed = cures.find(
+                found.config,
+                platform=topology.accelerator.kind,
+                devices=topology.num_devices,
+                state=found.state,
+            )
             if flags["cures"] == "compile":
                 listed = [_compiled(found, cure, progress) for cure in listed]
             found = dataclasses.replace(found, cures=tuple(listed))
@@ -44,7 +50,7 @@ def compile_run(arguments: Arguments, console: Console) -> None:
     for path in written:
         say(f"written: {path}")
     if not found.fits:
-        fields = ", ".join(f"{cure.field}={cure.value}" for cure in found.cures)
+        fields = ", ".join(map(str, found.cures))
         raise Failure(
             f"{arguments.recipe} does not fit into a device of {topology.text}, which has "
             f"{readable(topology.accelerator.memory)}; cheapest first: {fields}"
@@ -57,7 +63,7 @@ def _compiled(found: Findings, cure: Cure, progress: Progress) -> Cure:
     program = programs.TRAINING
 
     def named(_: str, seconds: float) -> None:
-        progress(f"{program} with {cure.field}={cure.value}", seconds)
+        progress(f"{program} with {cure}", seconds)
 
     answer = compiler.ask(config, program, found.topology, found.data, named)
     with_it = dataclasses.replace(found, config=config, answers={program: answer})

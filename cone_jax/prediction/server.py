@@ -61,8 +61,8 @@ class NearestPictures:
 
     def __call__(self, pixels: np.ndarray) -> list[Neighbour]:
         """Those nearest to a picture as the network sees it, uint8 [H, W, 3]; best first."""
-        size = self._run.config.evaluation.batch_size
-        query = self._look(inference.batches_of(pixels[None], size))["embedding"][0]
+        batches = inference.batches_of(pixels[None], self._run.eval_batch_size)
+        query = self._look(batches)["embedding"][0]
         similarity = self._embedding @ query
         names = self._source.class_names
         return [

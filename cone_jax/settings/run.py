@@ -257,7 +257,9 @@ class Evaluation(Section, path="evaluation"):
         "cone_jax/evaluation/registry.py lists the kinds",
     )
     every_epochs: float = field(1.0, "0: at the end only", low=0.0)
-    batch_size: int = field(256, "over all devices and processes", low=1)
+    batch_size: int = field(
+        256, "over all devices and processes; rounded up to a multiple of the devices", low=1
+    )
     patience: int = field(
         0,
         "end training after so many evaluations without a better checkpoint.best_metric; 0: never",

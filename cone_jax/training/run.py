@@ -176,6 +176,11 @@ class Run:
             evaluator, learner.objective.needs, averaged=learner.averaging is not None
         )
 
+    @property
+    def eval_batch_size(self) -> int:
+        """Rows of an evaluation batch; those beyond `evaluation.batch_size` even out the shares."""
+        return distributed.rounded_up(self.config.evaluation.batch_size, self.mesh.size)
+
     def eval_stream(
         self, source: Source, report: Report, transforms: Sequence[str] | None = None
     ) -> Iterator[pipeline.HostBatch]:
@@ -183,7 +188,9 @@ class Run:
 
         `transforms` replace those of the config.
         """
-        batches = datasets.eval_batches(self.config, source, self.share, transforms)
+        batches = datasets.eval_batches(
+            self.config, source, self.share, transforms, self.eval_batch_size
+        )
         tally = DamageTally(source, self.config.data.damaged_limit, report, self.share)
         for batch in self._read(batches, 0):
             tally.add(batch.pop("damaged"))
@@ -226,7 +233,6 @@ class Run:
 def check_batches(config: ConfigDict, devices: int) -> None:
     """`UserError` where the batches of a run cannot be split over that many devices."""
     first, *later = config_lib.stage_configs(config)
-    distributed.check_divisible("evaluation.batch_size", config.evaluation.batch_size, devices)
     distributed.check_divisible("batch_size", first.batch_size, devices, first.accumulate)
     for stage in later:
         distributed.check_divisible("linear_stage.batch_size", stage.batch_size, devices)

@@ -33,6 +33,7 @@ from cone_jax.errors import TrainingFailed
 from cone_jax.evaluation.accuracy import ACCURACY_CHART
 from cone_jax.objectives import Metrics
 from cone_jax.objectives.objective import LOSS_CHART
+from cone_jax.training import cures
 from cone_jax.training.train_state import TrainState
 from cone_jax.training.train_step import Batch, train_step
 from cone_jax.workdir.metrics import MetricWriter
@@ -349,17 +350,8 @@ def explained(config: ConfigDict, mesh: Mesh) -> Iterator[None]:
 
 def _advice(config: ConfigDict, mesh: Mesh) -> str:
     """Fields to change, those first that cost least."""
-    cures = []
-    if config.model.dtype == "float32" and distributed.platform(mesh) != "cpu":
-        cures.append("model.dtype=bfloat16")
-    if not config.model.options.remat:
-        cures.append("model.options.remat=True")
-    cures.append(f"raise accumulate ({config.accumulate})")
-    cures.append(f"lower batch_size ({config.batch_size})")
-    if config.bank.sharding == "replicated" and mesh.size > 1:
-        cures.append("bank.sharding=sharded")
-    cures.append(f"lower bank.size ({config.bank.size})")
-    return "try " + ", ".join(cures)
+    found = cures.find(config, platform=distributed.platform(mesh), devices=mesh.size)
+    return "try " + ", ".join(map(str, found))
 
 
 def _bytes_a_device(tree: Any) -> int:

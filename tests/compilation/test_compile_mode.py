@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cone_jax.compilation import compiler, environment
+from cone_jax.compilation import compiler, environment, programs
 from cone_jax.compilation.accelerators import parse_topology
 from cone_jax.errors import UserError
 from tests.conftest import ROOT
@@ -105,7 +105,9 @@ def test_two_slices_are_one_mesh(compile_step):
     assert code == 0
     assert (found["devices"], found["slices"]) == (8, 2)
     assert found["state_copies"] == []
-    assert "all-reduce" in {each["kind"] for each in found["collectives"]}
+    assert {"all-reduce", "all-reduce between slices"} <= {
+        each["kind"] for each in found["collectives"]
+    }
 
 
 def test_what_cannot_fit_is_called_impossible(compile_step, capsys):
@@ -118,6 +120,37 @@ def test_what_cannot_fit_is_called_impossible(compile_step, capsys):
     assert "bank.size" in fields
     assert "batch_size" in fields
     assert "does not fit" in capsys.readouterr().err
+
+
+def test_every_cure_is_compiled_on_request(main, tmp_path, monkeypatch):
+    """With a compiler that asks for a GiB per image and nothing else beside the state."""
+
+    def ask(config, program, topology, data, progress):
+        progress(program, 0.0)
+        state = dict.fromkeys(programs.PARTS.values(), 0) | {"bank": config.bank.size * 2**10}
+        return {
+            "state": state,
+            "limit": topology.accelerator.memory,
+            "arguments": state["bank"],
+            "temporaries": config.batch_size * 2**30,
+            **dict.fromkeys(("results", "program", "flops", "bytes_accessed"), 0),
+            "estimate_ms": 1.0,
+            "estimate_ms_by_part": {},
+        }
+
+    monkeypatch.setattr(compiler, "ask", ask)
+    monkeypatch.setattr(environment, "install", lambda kind, say: None)
+    flags = ["--topology=v5e:1x1", "--cures=compile", f"--workdir={tmp_path}"]
+    assert main(["compile", *STEP, *flags]) == 1
+    found = json.loads((tmp_path / "compile.json").read_text())
+    saved = {cure["field"]: (cure["saves"], cure["fits"]) for cure in found["cures"]}
+    assert all(cure["compiled"] for cure in found["cures"])
+    assert saved["batch_size"] == (8 * 2**30, True)
+    assert saved["model.options.remat"] == (0, False)
+    assert saved["bank.size"] == (ROWS // 2 * 2**10, False)
+    text = (tmp_path / "compile.md").read_text()
+    assert "| batch_size | 8 | 8.0 GiB, and then it fits |" in text
+    assert "| bank.size | 8192 | 8.0 MiB, which is not enough |" in text
 
 
 @pytest.mark.parametrize(

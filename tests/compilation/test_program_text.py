@@ -10,7 +10,8 @@ TEXT = f"""HloModule jit__train_step, is_scheduled=true
 %fused (p: f32[8,4]) -> f32[8,4] {{
   %p = f32[8,4]{{1,0}} parameter(0)
   ROOT %hidden = f32[8,4]{{1,0}} all-reduce(%p), channel_id=5, \
-metadata={{op_name="hidden"}}, {CYCLES % 7}
+frontend_attributes={{chain_id="0"}}, metadata={{op_name="hidden"}}, \
+backend_config={{"async_collective_fusion_config":{{"flag_start":"2"}}}}
 }}
 
 %cheap (p: f32[4]) -> f32[4] {{
@@ -40,6 +41,11 @@ metadata={{op_name="jit(f)/transpose(jvp(Encoder))/conv"}}, {CYCLES % 1000}
   %again = f32[8,4]{{1,0}} fusion(%f), kind=kCustom, calls=%fused
   %s = (f32[128,64]{{1,0}}, s32[128,64]{{1,0}}) sort(%v, %w), dimensions={{1}}
   %gather = (bf16[2,8]{{1,0}}, bf16[16,8]{{1,0}}) all-gather-start(%z), dimensions={{0}}
+  %same = f32[10]{{0}} all-reduce(%z), channel_id=5, to_apply=%add
+  %sent = (f32[20]{{0}}, u32[], token[]) send(%z, %token), channel_id=7, \
+frontend_attributes={{_xla_megascale_transfer_type="ALL_REDUCE"}}
+  %got = (f32[20]{{0}}, u32[], token[]) recv(%token), channel_id=8, \
+frontend_attributes={{_xla_megascale_transfer_type="ALL_REDUCE"}}
   %reduce = f32[100]{{0}} all-reduce-start(%z), backend_config={{"is_sync":true}}
   ROOT %out = f32[512,1000]{{1,0}} fusion(%copy.2), kind=kLoop
 }}
@@ -62,10 +68,13 @@ def test_cycles_belong_to_the_pass_they_come_from(program):
 
 
 def test_collectives_are_found_in_fusions_and_sized_by_their_results(program):
+    """One that two fusions carry out counts once, another with its channel for itself."""
     assert program.collectives() == [
         Collective("all-reduce", 400, 1, False, ""),
         Collective("all-gather", 256, 1, True, ""),
-        Collective("all-reduce", 128, 1, False, "hidden"),
+        Collective("all-reduce", 128, 1, True, "hidden"),
+        Collective("all-reduce between slices", 80, 1, True, ""),
+        Collective("all-reduce", 40, 1, False, ""),
     ]
 
 

@@ -96,6 +96,20 @@ def test_a_diverged_loss_stops_the_run(quick_config, tmp_path):
         training.train(quick_config, tmp_path, QUIET)
 
 
+def test_an_evaluation_batch_is_filled_up_for_the_devices(separable_config):
+    scores = []
+    for size, rows in ((32, 32), (20, 24)):  # of 32 test images, on eight devices
+        separable_config.evaluation.batch_size = size
+        run = Run.open(separable_config)
+        batches = list(run.eval_stream(run.dataset.test, print))
+        assert {len(batch["label"]) for batch in batches} == {rows}
+        seen = np.concatenate([batch["id"][batch["mask"]] for batch in batches])
+        assert seen.tolist() == list(range(32))
+        network = run.init_state().variables
+        scores.append(run.evaluators[0].evaluate(run, network, print).scores)
+    assert scores[0] == pytest.approx(scores[1])
+
+
 def test_batch_must_divide_over_the_devices(quick_config, tmp_path):
     quick_config.batch_size = 36
     with pytest.raises(UserError, match=r"batch_size \(36\) must be a multiple of the 8 devices"):

@@ -1,4 +1,7 @@
-"""Which fields to change when a run does not fit: cheapest first, with what each saves."""
+"""Which fields to change when a run does not fit into a device: cheapest first, with their price.
+
+For an allocation that failed while training, and for a compiler that foresees it.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -7,8 +10,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cone_jax import objectives
-from cone_jax.compilation import programs
-from cone_jax.console import readable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,31 +23,42 @@ class Cure:
     compiled: bool = False  # by the compiler; otherwise by arithmetic on the state
     fits: bool | None = None  # whether the run fits with it, where that was compiled
 
-    def saving(self) -> str:
-        """What it saves, as a person reads it."""
-        if self.saves is None:
-            return "not compiled"
-        enough = {True: ", and then it fits", False: ", which is not enough", None: ""}[self.fits]
-        return f"{readable(self.saves)}{enough if self.compiled else ' of the state'}"
+    def __str__(self) -> str:
+        return f"{self.field}={self.value}"
 
 
-def find(config: ConfigDict, devices: int, state: Mapping[str, int]) -> list[Cure]:
-    """The cures for a config, whose state takes these bytes of a device by part."""
-    return list(_cures(config, devices, state))
+def find(
+    config: ConfigDict, *, platform: str, devices: int, state: Mapping[str, int] | None = None
+) -> list[Cure]:
+    """The cures for a config on such devices.
+
+    `state` has the bytes that each part of it takes on one of them, where they are known.
+
+    >>> from cone_jax import config as config_lib
+    >>> first, *_ = find(config_lib.default(), platform="gpu", devices=8)
+    >>> str(first), first.price
+    ('bank.sharding=sharded', 'nothing but collectives')
+    """
+    return list(_cures(config, platform, devices, state))
 
 
-def _cures(config: ConfigDict, devices: int, state: Mapping[str, int]) -> Iterator[Cure]:
+def _cures(
+    config: ConfigDict, platform: str, devices: int, state: Mapping[str, int] | None
+) -> Iterator[Cure]:
     needs = objectives.chosen(config.objective).needs
-    bank = state.get("bank", 0)
+    bank = None if state is None else state["bank"]
+    weights = None if state is None else sum(state.values()) - state["bank"]
+
+    def beyond_share(size: int | None) -> int | None:
+        return None if size is None else size - size // devices
+
     if needs.bank and config.bank.sharding == "replicated" and devices > 1:
-        saves = bank - bank // devices
-        yield Cure("bank.sharding", "sharded", "nothing but collectives", saves)
+        yield Cure("bank.sharding", "sharded", "nothing but collectives", beyond_share(bank))
     if config.model.sharding == "replicated" and devices > 1:
-        weights = programs.total(state) - bank
-        yield Cure(
-            *("model.sharding", "sharded", "gathering the parameters"), weights - weights // devices
-        )
-    if config.model.dtype == "float32":
+        price = "gathering the parameters"
+        yield Cure("model.sharding", "sharded", price, beyond_share(weights))
+    # A CPU computes in bfloat16 slowly.
+    if config.model.dtype == "float32" and platform != "cpu":
         yield Cure("model.dtype", "bfloat16", "precision of the network's arithmetic")
     if needs.bank_probs and config.bank.probs == "stored":
         if config.bank.probs_dtype == "float32":
@@ -62,7 +74,8 @@ def _cures(config: ConfigDict, devices: int, state: Mapping[str, int]) -> Iterat
         half = config.batch_size // 2
         yield Cure("batch_size", str(half), "another recipe: twice the steps")
     if needs.bank and config.bank.size // 2 >= config.batch_size:
-        yield Cure("bank.size", str(config.bank.size // 2), "half of the neighbours", bank // 2)
+        saves = None if bank is None else bank // 2
+        yield Cure("bank.size", str(config.bank.size // 2), "half of the neighbours", saves)
 
 
 def apply(config: ConfigDict, cure: Cure) -> ConfigDict:
