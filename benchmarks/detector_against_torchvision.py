@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -46,6 +46,15 @@ OBJECTS = 8
 CLASSES = 91  # torchvision's, with the background
 
 
+class Sides(NamedTuple):
+    """Both networks, with the same weights, and the pictures that they see."""
+
+    network: torch.nn.Module
+    detector: detection.Detector
+    variables: dict[str, Any]
+    scenes: list[Any]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=256)
@@ -67,16 +76,16 @@ def main() -> None:
     settings = detection.Settings.torchvision(num_classes=CLASSES - 1, platform="cpu")
     variables = torchvision_detector.from_torchvision(random_weights.arrays(network), settings)
     detector = detection.Detector(settings)
-    set_background(network, detector, variables, scenes, arguments.found)
+    sides = Sides(network, detector, variables, scenes)
+    set_background(sides, arguments.found)
     print(
         f"ResNet-50-FPN, {arguments.batch} pictures of {arguments.size} x {arguments.size}, "
         f"{CPU_THREADS} threads, torch {torch.__version__}, jax {jax.__version__}"
     )
     if arguments.only != "training":
-        programs = inference(network, detector, variables, scenes)
-        compare("inference", programs, arguments)
+        compare("inference", inference(sides), arguments)
     if arguments.only != "inference":
-        compare("training", training(network, detector, variables, scenes), arguments)
+        compare("training", training(sides), arguments)
 
 
 def compare(
@@ -92,14 +101,9 @@ def compare(
     print(f"{name}: cone_jax at {ratio:.2f} x the speed of torchvision", flush=True)
 
 
-def set_background(
-    network: torch.nn.Module,
-    detector: detection.Detector,
-    variables: dict[str, Any],
-    scenes: list[Any],
-    wanted: int,
-) -> None:
+def set_background(sides: Sides, wanted: int) -> None:
     """Halves an interval for the bias, in both networks, until `wanted` objects are found."""
+    network, detector, variables, scenes = sides
     forward = jax.jit(detector.apply)
     batch = random_weights.padded([scene[0] for scene in scenes], scenes[0][0].shape[1:])
     bias = variables["params"]["box_predictor"]["logits"]["bias"]
@@ -143,12 +147,8 @@ class TimedOperations:
         return timed
 
 
-def inference(
-    network: torch.nn.Module,
-    detector: detection.Detector,
-    variables: dict[str, Any],
-    scenes: list[Any],
-) -> dict[str, Callable[[], object]]:
+def inference(sides: Sides) -> dict[str, Callable[[], object]]:
+    network, detector, variables, scenes = sides
     images = [torch.from_numpy(scene[0]) for scene in scenes]
     batch = jax.device_put(
         random_weights.padded([scene[0] for scene in scenes], scenes[0][0].shape[1:])
@@ -166,12 +166,8 @@ def inference(
     return {"torchvision": theirs, "cone_jax": lambda: forward(on_device, *batch)}
 
 
-def training(
-    network: torch.nn.Module,
-    detector: detection.Detector,
-    variables: dict[str, Any],
-    scenes: list[Any],
-) -> dict[str, Callable[[], object]]:
+def training(sides: Sides) -> dict[str, Callable[[], object]]:
+    network, detector, variables, scenes = sides
     images = [torch.from_numpy(scene[0]) for scene in scenes]
     targets = [
         {

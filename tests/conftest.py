@@ -35,7 +35,7 @@ jax.config.update("jax_platforms", "cpu")
 # Everything there is. pytest imports a module a second time for its examples, unless it is there
 # already; of a registry there must be one.
 import cone_jax.modes  # noqa: F401
-from tests import tiny_run
+from tests import bucket_servers, tiny_run
 
 ROOT = Path(__file__).parent.parent
 
@@ -93,6 +93,13 @@ def refusal(main, capsys, monkeypatch) -> Callable[[Sequence[str]], Any]:
         return captured
 
     return refused
+
+
+@pytest.fixture(scope="module", params=["gcs", "s3"])
+def store(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+    """The kind of an object store and the port that it is served on."""
+    with bucket_servers.running(request.param) as port:
+        yield request.param, port
 
 
 @pytest.fixture(scope="module")

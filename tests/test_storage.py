@@ -53,12 +53,6 @@ def test_the_content_is_on_disk_before_the_name(tmp_path, monkeypatch):
 LARGE = 12 * 2**20 + 17
 
 
-@pytest.fixture(scope="module", params=["gcs", "s3"])
-def store(request):
-    with bucket_servers.running(request.param) as port:
-        yield request.param, port
-
-
 @pytest.fixture
 def proxy(store):
     """A way to the store on which every third connection fails."""

@@ -174,16 +174,13 @@ def _write_stablehlo(bundle: Bundle, path: Path) -> None:
     stablehlo.write(path, bundle.encoder, bundle.variables, bundle.metadata.image_size)
 
 
-def _write_onnx(bundle: Bundle, path: Path) -> None:
-    onnx_export.write(
-        path, bundle.encoder, bundle.variables, bundle.metadata.image_size, bundle.header()
-    )
+def _write_onnx(bundle: Bundle, path: Path, pixels: ExportMetadata | None = None) -> None:
+    size = bundle.metadata.image_size
+    onnx_export.write(path, bundle.encoder, bundle.variables, size, bundle.header(), pixels)
 
 
 def _write_onnx_pixels(bundle: Bundle, path: Path) -> None:
-    onnx_export.write_with_pixels(
-        path, bundle.encoder, bundle.variables, bundle.metadata, bundle.header()
-    )
+    _write_onnx(bundle, path, bundle.metadata)
 
 
 def _write_detectron2(bundle: Bundle, path: Path) -> None:

@@ -32,33 +32,25 @@ def write(
     variables: Mapping[str, Any],
     image_size: int,
     metadata: Mapping[str, str],
+    pixels: ExportMetadata | None = None,
 ) -> None:
-    """Traces the network in evaluation mode and writes the graph."""
+    """Traces the network in evaluation mode and writes the graph.
+
+    With `pixels`, what it says about pictures is in the graph, too: it begins with one picture of
+    any size and goes on to ``probabilities``.
+    """
     images = stablehlo.batch_of_any_size(image_size)
     graph = Graph(images.shape)
-    outputs = _add_network(graph, encoder, variables, images)
     inputs = [_signature("images", images.shape)]
-    _save(path, graph, encoder.spec.name, inputs, outputs, metadata)
-
-
-def write_with_pixels(
-    path: Path,
-    encoder: Encoder,
-    variables: Mapping[str, Any],
-    description: ExportMetadata,
-    metadata: Mapping[str, str],
-) -> None:
-    """The same from the pixels of one picture of any size, and on to ``probabilities``."""
-    images = stablehlo.batch_of_any_size(description.image_size)
-    graph = Graph(images.shape)
-    onnx_pixels.emit_preparation(graph, description)
+    if pixels is not None:
+        onnx_pixels.emit_preparation(graph, pixels)
+        inputs = [_signature(onnx_pixels.PICTURE, ("height", "width", 3), "UINT8")]
     outputs = _add_network(graph, encoder, variables, images)
-    shape = (1, encoder.spec.num_classes)
-    logits = Value("logits", shape)
-    graph.emit("Softmax", [logits], shape, output="probabilities", axis=1)
-    picture = _signature(onnx_pixels.PICTURE, ("height", "width", 3), "UINT8")
-    outputs.insert(0, _signature("probabilities", shape))
-    _save(path, graph, encoder.spec.name, [picture], outputs, metadata)
+    if pixels is not None:
+        shape = (1, encoder.spec.num_classes)
+        graph.emit("Softmax", [Value("logits", shape)], shape, output="probabilities", axis=1)
+        outputs.insert(0, _signature("probabilities", shape))
+    _save(path, graph, encoder.spec.name, inputs, outputs, metadata)
 
 
 def _add_network(

@@ -10,25 +10,25 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 
-# name -> (on light, on dark); those of the report's pages.
+# On light paper and on dark; those of the report's pages.
 COLOURS = {
-    "paper": ("#ffffff", "#1e2129"),
-    "panel": ("#f3f5f8", "#2a2f39"),
-    "ink": ("#1c2127", "#e7eaee"),
-    "muted": ("#5b6672", "#a0aab5"),
-    "line": ("#c9d1da", "#4a5360"),
-    "blue": ("#0072b2", "#56b4e9"),
-    "orange": ("#d55e00", "#f08a4b"),
-    "green": ("#00815f", "#35c79a"),
-    "pink": ("#b1578b", "#e19bc4"),
-    "yellow": ("#b37700", "#f0b73c"),
+    "paper": "#ffffff #1e2129",
+    "panel": "#f3f5f8 #2a2f39",
+    "ink": "#1c2127 #e7eaee",
+    "muted": "#5b6672 #a0aab5",
+    "line": "#c9d1da #4a5360",
+    "blue": "#0072b2 #56b4e9",
+    "orange": "#d55e00 #f08a4b",
+    "green": "#00815f #35c79a",
+    "pink": "#b1578b #e19bc4",
+    "yellow": "#b37700 #f0b73c",
 }
 
 
 def style() -> str:
     """The colours and the kinds of text, for the class ``cone-figure``."""
     light, dark = (
-        "".join(f"--f-{name}:{values[mode]};" for name, values in COLOURS.items())
+        "".join(f"--f-{name}:{values.split()[mode]};" for name, values in COLOURS.items())
         for mode in (0, 1)
     )
     return (

@@ -9,14 +9,14 @@ from PIL import Image
 NAMES = {3: "square", 8: "disc"}
 
 
-def write(root: Path, count: int = 8, *, seed: int = 0) -> Path:
-    """`instances.json` and `images` with `count` pictures, every third of them standing."""
+def write(root: Path, count: int = 8, *, seed: int = 0, standing: bool = True) -> Path:
+    """`instances.json` and `images` with `count` pictures; every third may be standing."""
     rng = np.random.default_rng(seed)
     (root / "images").mkdir(parents=True)
     content: dict[str, list] = {"images": [], "annotations": []}
     content["categories"] = [{"id": key, "name": name} for key, name in NAMES.items()]
     for index in range(count):
-        height, width = (64, 48) if index % 3 == 2 else (48, 64)
+        height, width = (64, 48) if standing and index % 3 == 2 else (48, 64)
         pixels = np.full((height, width, 3), 128, np.uint8)
         for category in rng.permutation(list(NAMES))[: rng.integers(1, 3)].tolist():
             side = int(rng.integers(14, 24))

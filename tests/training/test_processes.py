@@ -4,7 +4,6 @@ And one that is killed again and again equals one that is left alone.
 """
 
 import importlib.machinery
-import os
 import re
 import signal
 import subprocess
@@ -24,36 +23,18 @@ from cone_jax.training.run import Run
 from cone_jax.workdir import load_config, lock
 from cone_jax.workdir.checkpoints import Checkpoints
 from cone_jax.workdir.metrics import METRICS_FILE, read_records
-from tests import bucket_servers
+from tests import bucket_servers, processes
 
 ROOT = Path(__file__).parent.parent.parent
 DRIVER = Path(__file__).parent / "process_driver.py"
 
 
 def start_processes(workdir, count, devices, stop=(0, 0)):
-    """`count` processes of a run, with `devices` devices each."""
-    port = portpicker.pick_unused_port()
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "PYTHONPATH": str(ROOT)}
-    return [
-        subprocess.Popen(
-            [sys.executable, DRIVER, workdir, *map(str, (index, count, port, stop[index]))],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(count)
-    ]
+    return processes.start(DRIVER, workdir, count=count, devices=devices, after=stop)
 
 
 def run_processes(*arguments, **options):
-    """The outputs of processes that come to their end."""
-    processes = start_processes(*arguments, **options)
-    outputs = [process.communicate(timeout=280) for process in processes]
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors
-    return [output for output, _ in outputs]
+    return processes.outputs(start_processes(*arguments, **options))
 
 
 @pytest.fixture(scope="module")

@@ -48,12 +48,9 @@ def get_sweep(options=""):
 """
 
 
-@pytest.fixture(scope="module", params=["gcs", "s3"])
-def url(request):
-    with (
-        bucket_servers.running(request.param) as port,
-        bucket_servers.reached(request.param, port) as url,
-    ):
+@pytest.fixture(scope="module")
+def url(store):
+    with bucket_servers.reached(*store) as url:
         yield url
 
 

@@ -28,23 +28,17 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="module", params=["gcs", "s3"])
-def server(request):
-    with bucket_servers.running(request.param) as port:
-        yield request.param, port
-
-
 @pytest.fixture
-def proxy(server):
-    """A way to the server that can fail."""
-    proxy = bucket_servers.FaultyProxy(server[1])
+def proxy(store):
+    """A way to the store that can fail."""
+    proxy = bucket_servers.FaultyProxy(store[1])
     yield proxy
     proxy.close()
 
 
 @pytest.fixture
-def url(server, proxy):
-    with bucket_servers.reached(server[0], proxy.port) as url:
+def url(store, proxy):
+    with bucket_servers.reached(store[0], proxy.port) as url:
         yield url
 
 
@@ -156,7 +150,7 @@ def test_a_missing_extra_is_named(scheme, package, extra, monkeypatch):
         storage.path(f"{scheme}://bucket/run")
 
 
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
 def test_without_credentials_a_run_is_refused_in_one_line(url, capsys, monkeypatch, tmp_path):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
