@@ -36,7 +36,7 @@ def make_reference(folder: Path) -> None:
         return blur(*arguments, channel_axis=-1 if multichannel else None, **options)
 
     corruptions.gaussian = gaussian
-    pictures = np.load(folder / PICTURES)
+    pictures = np.load(folder / PICTURES, allow_pickle=False)
     for name in imagecorruptions.get_corruption_names():
         path = folder / f"reference_{name}.npy"
         if path.exists():
@@ -53,7 +53,7 @@ def make_reference(folder: Path) -> None:
 def make_ours(folder: Path, frost_folder: str) -> None:
     from cone_jax.evaluation.corruptions import CORRUPTIONS, corrupt
 
-    pictures = np.load(folder / PICTURES)
+    pictures = np.load(folder / PICTURES, allow_pickle=False)
     forms = [(name, name, frost_folder) for name in CORRUPTIONS]
     for place, name, frost in [*forms, ("frost_generated", "frost", "")]:
         path = folder / f"ours_{place}.npy"
@@ -111,13 +111,13 @@ def rows(folder: Path, network, labels: np.ndarray) -> Iterator[tuple[str, dict[
     """Of each corruption, by severity: accuracy, mean change of pixels, predictions kept."""
     from cone_jax.evaluation.corruptions import CORRUPTIONS
 
-    pictures = np.load(folder / PICTURES)
+    pictures = np.load(folder / PICTURES, allow_pickle=False)
     clean = predictions(network, pictures)
     print(f"clean: {np.mean(clean == labels):.1%} of {len(labels)}")
     for place in (*CORRUPTIONS, "frost_generated"):
         found = {}
         for form, name in (("reference", place.removesuffix("_generated")), ("ours", place)):
-            pixels = np.load(folder / f"{form}_{name}.npy")
+            pixels = np.load(folder / f"{form}_{name}.npy", allow_pickle=False)
             guess = predictions(network, pixels)
             found[f"{form} accuracy"] = np.mean(guess == labels, axis=1)
             found[f"{form} kept"] = np.mean(guess == clean, axis=1)

@@ -156,7 +156,7 @@ def features(config: ConfigDict, file: Path) -> np.ndarray:
         found = extraction.extract(run.learner, state.variables, stream).features
         with storage.replacing(file) as unfinished, unfinished.open("wb") as opened:
             np.save(opened, found / np.linalg.norm(found, axis=-1, keepdims=True))
-    return np.load(file)
+    return np.load(file, allow_pickle=False)
 
 
 def gather_frozen(config: ConfigDict, rows: np.ndarray) -> Evidence:

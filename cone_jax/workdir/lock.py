@@ -88,7 +88,8 @@ class Lock:
 
     def away(self, said: str) -> str:
         """What to tell when the store stays away for longer than checkpoint.store_timeout."""
-        saved = "nothing is lost" if self._checkpoints is None else self._checkpoints.last_good
+        checkpoints = self._checkpoints
+        saved = "there is no checkpoint yet" if checkpoints is None else checkpoints.last_good
         return (
             f"workdir ({self._workdir}) is out of reach: {said}, as checkpoint.store_timeout says; "
             f"{saved}; start again with the same flags when the store is back"

@@ -93,6 +93,8 @@ def test_a_step_is_lowered_for_a_tpu_without_one(tiny_config):
 
 
 def test_out_of_memory_advises_half_precision_where_that_is_fast(tiny_config):
-    assert "bfloat16" in train_log._advice(tiny_config, mesh_of("tpu"))
-    assert "bfloat16" not in train_log._advice(tiny_config, mesh_of("cpu"))
-    assert "bank.sharding" not in train_log._advice(tiny_config, mesh_of("tpu", devices=1))
+    assert "model.dtype=bfloat16" in train_log._advice(tiny_config, mesh_of("tpu"))
+    assert "model.dtype" not in train_log._advice(tiny_config, mesh_of("cpu"))
+    alone = train_log._advice(tiny_config, mesh_of("tpu", devices=1))
+    assert "bank.sharding" not in alone
+    assert f"accumulate=2, batch_size={tiny_config.batch_size // 2}" in alone
