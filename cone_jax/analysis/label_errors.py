@@ -102,7 +102,9 @@ def examine(run: Run, variables: Variables, report: Report, *, own: bool = False
 
 
 def _look(run: Run, variables: Variables, source: Source, report: Report) -> inference.Rows:
-    return inference.infer(run.learner, variables, run.eval_stream(source, report), _said)
+    """What the network says about each picture that can be read: nobody can judge the others."""
+    stream = run.eval_stream(source, report, readable_only=True)
+    return inference.infer(run.learner, variables, stream, _said)
 
 
 def _said(out: EncoderOutput, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:

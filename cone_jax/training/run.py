@@ -182,18 +182,27 @@ class Run:
         return distributed.rounded_up(self.config.evaluation.batch_size, self.mesh.size)
 
     def eval_stream(
-        self, source: Source, report: Report, transforms: Sequence[str] | None = None
+        self,
+        source: Source,
+        report: Report,
+        transforms: Sequence[str] | None = None,
+        *,
+        readable_only: bool = False,
     ) -> Iterator[pipeline.HostBatch]:
         """This process's rows of every batch of `source`, as test pictures, each record once.
 
-        `transforms` replace those of the config.
+        `transforms` replace those of the config. An unreadable picture counts as a black one or,
+        with `readable_only`, not at all.
         """
         batches = datasets.eval_batches(
             self.config, source, self.share, transforms, self.eval_batch_size
         )
         tally = DamageTally(source, self.config.data.damaged_limit, report, self.share)
         for batch in self._read(batches, 0):
-            tally.add(batch.pop("damaged"))
+            damaged = batch.pop("damaged")
+            tally.add(damaged)
+            if readable_only:
+                batch["mask"] &= damaged == pipeline.NOT_DAMAGED
             yield batch
 
     def _read(self, batches: Any, start: int) -> Iterator[pipeline.HostBatch]:

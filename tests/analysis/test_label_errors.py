@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from cone_jax import memory_bank, training
@@ -201,18 +202,41 @@ def test_a_decision_on_the_page_becomes_a_correction_that_training_reads(run, ta
     assert str(given[shown[0]["path"]]) == shown[0]["proposed"]
 
 
-def test_copies_with_another_label_are_told(tmp_path):
-    from PIL import Image
-
-    from cone_jax import config as config_lib
-
+def noise_pictures(folder, count):
+    """`count` pictures of each of two classes in both splits."""
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
         for label in ("a", "b"):
-            (tmp_path / split / label).mkdir(parents=True)
-            for number in range(3):
+            (folder / split / label).mkdir(parents=True)
+            for number in range(count):
                 pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(tmp_path / split / label / f"{number}.png")
+                Image.fromarray(pixels).save(folder / split / label / f"{number}.png")
+
+
+def test_a_picture_that_cannot_be_read_is_not_judged(tmp_path, separable_module_config):
+    data = tmp_path / "data"
+    noise_pictures(data, 8)
+    for split in ("train", "test"):
+        picture = data / split / "a" / "3.png"
+        picture.write_bytes(picture.read_bytes()[:200])
+    config = separable_module_config.copy_and_resolve_references()
+    config.data.source, config.data.path = "image_folder", str(data)
+    config.data.test_transforms = ("resize(4)", "centre_crop(4)")
+    config.data.train_transforms = config.data.test_transforms
+    config.data.corrections, config.steps = "", 2
+    training.train(config, tmp_path / "run", Console(quiet=True))
+    find_label_errors(Flags(tmp_path / "run", folds="0"), Console(file=io.StringIO()))
+    with (tmp_path / "run" / label_error_files.CSV_FILE).open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 2 * 15
+    named = [row["path"] + row["neighbours_against"] for row in rows]
+    assert not any("a/3.png" in name for name in named)
+
+
+def test_copies_with_another_label_are_told(tmp_path):
+    from cone_jax import config as config_lib
+
+    noise_pictures(tmp_path, 3)
     original = Image.open(tmp_path / "train/a/1.png")
     original.resize((64, 64)).save(tmp_path / "train/b/9.png")
     data = config_lib.default().data
