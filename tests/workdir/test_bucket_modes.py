@@ -196,7 +196,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_the_older(
     assert main([f"--workdir={run}", *FLAGS]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"checkpoint 8 is damaged ({name} has another checksum" in said
-    assert "from step 6" in said
+    assert "from step 6" in said, said
     aside = contents(run, f"{DAMAGED_FOLDER}/8")
     assert aside.keys() == before.keys()
     assert aside[name] == bytes(broken)
