@@ -198,6 +198,12 @@ def fingerprint(path: Path, like: int | str | None = None) -> tuple[int, int | s
     return size, like if isinstance(like, str) else checksum
 
 
+def modified(path: Path) -> float:
+    """When a file was written last, in seconds since the epoch; of one in a bucket whole ones."""
+    stat = path.stat()
+    return stat.mtime if is_remote(path) else stat.st_mtime  # type: ignore[attr-defined]
+
+
 def create(path: Path, content: bytes) -> bool:
     """Writes a file only if there is none; whether it did. Of several at a time one succeeds."""
     if is_remote(path):

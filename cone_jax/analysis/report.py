@@ -40,7 +40,7 @@ def write_after_training(directory: Path, say: Report) -> None:
 def _write_if_older(directory: Path, say: Report) -> None:
     try:
         path, metrics = directory / FILE, directory / METRICS_FILE
-        if not path.exists() or path.stat().st_mtime < metrics.stat().st_mtime:
+        if not path.exists() or storage.modified(path) <= storage.modified(metrics):
             write(directory)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__

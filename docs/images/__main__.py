@@ -2,6 +2,7 @@
 
 A page with two frames is opened in a Chromium without a window. Each shows a copy of the report
 of which some parts are left: its head with answers and results, and the nearest neighbours.
+Beside it lies ``three.png``, a test digit, which the README's example classifies.
 """
 
 import argparse
@@ -10,10 +11,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from PIL import Image
+
+from cone_jax.data.sources.array import open_digits
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 WIDTH, HEIGHT = 1440, 772  # of the picture
 GAP = 20
+THREE = 5  # the record of a three among the test digits
 SEEN = (900, 1060)  # the width in which each part is laid out, left and right
 HIDDEN = ("section:not(#answers, #results)", "header, nav, section:not(#neighbours)")
 PAGE = """<!doctype html>
@@ -61,6 +67,8 @@ def main() -> None:
         size, out = f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={given.out.absolute()}"
         command = (browser, *FLAGS, f"--user-data-dir={folder}/profile", size, out)
         subprocess.run((*command, frames.as_uri()), check=True, capture_output=True)
+    picture = Image.fromarray(open_digits("test")[THREE].image)
+    picture.save(given.out.with_name("three.png"))
     print(given.out)
 
 

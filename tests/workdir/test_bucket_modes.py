@@ -193,7 +193,9 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_the_older(
     broken = bytearray(before[name])
     broken[len(broken) // 2] ^= 1
     (run / CHECKPOINTS_FOLDER / "8" / name).write_bytes(bytes(broken))
+    (run / "report.html").write_text("of the time before")
     assert main([f"--workdir={run}", *FLAGS]) == 0
+    assert "of the time before" not in (run / "report.html").read_text()
     said = " ".join(capsys.readouterr().out.split())
     assert f"checkpoint 8 is damaged ({name} has another checksum" in said
     assert "from step 6" in said, said
