@@ -88,6 +88,13 @@ def test_a_large_file_arrives_as_it_is_in_one_request_or_several(folder, proxy, 
     assert proxy.failed > 3
 
 
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"\r\n", b"--"])
+def test_a_file_arrives_to_its_last_byte(folder, end):
+    for content in (end, b"rows\r\nof bytes" + end):
+        (folder / "file").write_bytes(content)
+        assert (folder / "file").read_bytes() == content
+
+
 def test_a_copy_that_has_another_kind_of_checksum_is_compared_by_size(folder, monkeypatch):
     file = folder / "copied"
     file.write_bytes(bytes(LARGE))
