@@ -1,9 +1,10 @@
 """Convolutions and BatchNorm's sums in the form that XLA:CPU computes fastest; the same numbers.
 
-XLA:CPU is slow on four kinds that these networks are made of, so these are written differently.
+XLA:CPU is slow on five kinds that these networks are made of, so these are written differently.
 A 1x1 convolution is a matrix product. A depthwise one is a sum of shifted multiplications. A
 grouped one keeps XLA's form but not XLA's gradient for the kernel, which is one matrix product per
-tap. A 3x3 one of many channels is Winograd's F(4x4, 3x3), with a quarter of the products. For the
+tap. A 3x3 one of many channels is Winograd's F(4x4, 3x3), with a quarter of the products, or where
+an image has four places or fewer, one matrix product from all of them to all of them. For the
 others `lax.conv_general_dilated` is best.
 
 Winograd's form is that of Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
@@ -26,6 +27,7 @@ BatchNorm are those of x, x * x, dy and dy * x as they are, corrected afterwards
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,6 +64,8 @@ def convolve(
         return _grouped(tuple(strides), tuple(padding), feature_group_count, x, kernel)
     if suits(x, kernel, strides, padding):
         return winograd(x, kernel)
+    if _is_wide(x, kernel, strides, padding) and x.shape[1] * x.shape[2] <= FEW_PLACES:
+        return _between_all_places(x, kernel)
     return _plain(x, kernel, strides, padding)
 
 
@@ -80,6 +84,24 @@ def _depthwise(
     taps = _taps(x, kernel.shape[:2], strides, padding)
     products = [tap.astype(jnp.float32) * weight for tap, weight in zip(taps, weights, strict=True)]
     return functools.reduce(jnp.add, products).astype(x.dtype)
+
+
+# With more places most products of the matrix are with zeros.
+FEW_PLACES = 4
+
+
+def _between_all_places(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x [B, H, W, I], kernel [3, 3, I, O] -> [B, H, W, O]: stride 1, padded by 1."""
+    batch, height, width, inputs = x.shape
+    places = [(row, column) for row in range(height) for column in range(width)]
+    taps = np.zeros((len(places), len(places), *kernel.shape[:2]), np.float32)
+    for (i, (r, c)), (j, (row, column)) in itertools.product(enumerate(places), repeat=2):
+        if max(abs(r - row), abs(c - column)) <= 1:
+            taps[i, j, r - row + 1, c - column + 1] = 1.0  # from place i to place j
+    weights = jnp.asarray(taps.reshape(len(places) ** 2, -1)) @ kernel.reshape(taps[0, 0].size, -1)
+    weights = weights.reshape(*taps.shape[:2], *kernel.shape[2:]).swapaxes(1, 2)
+    product = x.reshape(batch, -1) @ weights.reshape(len(places) * inputs, -1)
+    return product.reshape(*x.shape[:3], kernel.shape[3])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -164,13 +186,22 @@ def suits(
     batch, height, width, _ = x.shape
     rows, columns = _tiles(height), _tiles(width)
     return (
+        _is_wide(x, kernel, strides, padding)
+        and batch * rows * columns >= FEWEST_TILES
+        and rows * columns * TILE**2 < 2 * height * width  # not mostly padding
+    )
+
+
+def _is_wide(
+    x: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Sequence[tuple[int, int]]
+) -> bool:
+    """Whether it is 3x3 with stride 1, padded by 1, of many channels in float32."""
+    return (
         kernel.shape[:2] == (WINDOW, WINDOW)
         and all(stride == 1 for stride in strides)
         and all(pad == (1, 1) for pad in padding)
         and x.dtype == kernel.dtype == jnp.float32
         and min(kernel.shape[2:]) >= FEWEST_CHANNELS
-        and batch * rows * columns >= FEWEST_TILES
-        and rows * columns * TILE**2 < 2 * height * width  # not mostly padding
     )
 
 

@@ -109,6 +109,20 @@ def test_winograd_is_the_same_convolution(shape, in_groups, monkeypatch):
     np.testing.assert_allclose(ours[0], exact, atol=1e-5 * np.abs(exact).max())
 
 
+@pytest.mark.parametrize(("height", "width"), [(2, 2), (1, 1), (2, 1), (1, 4)])
+def test_of_few_places_one_product_is_the_same_convolution(height, width):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, height, width, 64)).astype(np.float32)
+    kernel = rng.normal(size=(3, 3, 64, 65)).astype(np.float32)
+    padding = ((1, 1), (1, 1))
+    ours = run(layers.convolve, x, kernel, padding, 1, 1)
+    stock = run(plain, x, kernel, padding, 1, 1)
+    for one, other in zip(ours, stock, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
+    exact = float64_convolution(x, kernel, padding, 1, 1)
+    np.testing.assert_allclose(ours[0], exact, atol=1e-5 * np.abs(exact).max())
+
+
 def test_groups_of_images_fit_into_the_cache(monkeypatch):
     def images(batch, channels, most):
         x = jnp.zeros((batch, 6, 8, channels))  # four tiles of 36 places an image
@@ -127,7 +141,7 @@ def test_groups_of_images_fit_into_the_cache(monkeypatch):
     assert images(12, 128, 1) == 12
 
 
-def test_winograd_is_taken_where_it_pays_only():
+def test_other_forms_are_taken_where_they_pay_only():
     def taken(*, side=8, batch=8, inputs=128, outputs=128, kernel=3, stride=1, dtype=jnp.float32):
         x = jax.ShapeDtypeStruct((batch, side, side, inputs), dtype)
         weights = jax.ShapeDtypeStruct((kernel, kernel, inputs, outputs), dtype)
@@ -140,7 +154,11 @@ def test_winograd_is_taken_where_it_pays_only():
     assert taken()
     assert taken(side=7)
     assert not taken(side=5)  # three fifths of its tiles would be padding
+    assert taken(side=2)
+    assert not taken(side=2, stride=2)
     assert not taken(batch=7)  # too few tiles
+    assert not taken(side=2, dtype=jnp.bfloat16)
+    assert not taken(side=2, inputs=63)
     assert taken(inputs=64, outputs=64)
     assert not taken(inputs=63)
     assert not taken(outputs=63)
