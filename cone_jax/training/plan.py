@@ -39,6 +39,7 @@ FEWEST_EPOCHS = 3  # that a budget must allow
 ENOUGH_EPOCHS = 60  # a larger network is worth it only if it still sees every image so often
 EVALUATIONS = 10
 RESERVE = 0.12  # of a budget: evaluations, checkpoints, the report
+MEASURING = 0.1  # of a budget: beyond it nothing more is measured
 _MEASURED_SECONDS, _MEASURED_STEPS = 3.0, 5
 _NETWORK = ("model.name", "model.options.width")
 _PICTURES = ("data.image_size", "data.train_transforms", "data.test_transforms")
@@ -57,7 +58,7 @@ class Network(NamedTuple):
 NETWORKS = (
     Network("resnet18", 32, 64),
     Network("resnet18", 32, 96),
-    Network("resnet18", 64, 96),
+    Network("resnet18", 32, 128),
     Network("resnet18", 64, 128),
     Network("resnet18", 64, 224),
 )
@@ -182,21 +183,12 @@ def _for_budget(
             f"budget ({config.budget}) and epochs ({config.epochs}) are both given; give one"
         )
     choose = {*_NETWORK, *_PICTURES} <= left_open and not config.init_from
-    candidate = NETWORKS[0] if choose else None
     say(f"measuring a few steps, to fit the run into {duration(seconds)}")
-    speed = measure(_with_network(config, candidate))
-    if candidate is not None:
-        costs = [_cost(config, each, situation) for each in NETWORKS]
-        predicted = [speed.step_seconds * cost / costs[0] for cost in costs]
-        enough = [
-            each
-            for each, step in zip(NETWORKS, predicted, strict=True)
-            if _epochs(config, seconds, Speed(step, speed.compile_seconds), situation)
-            >= ENOUGH_EPOCHS
-        ]
-        candidate = enough[-1] if enough else NETWORKS[0]
-        if candidate != NETWORKS[0]:
-            speed = measure(_with_network(config, candidate))
+    if choose:
+        candidate, speed = _largest(config, seconds, situation, measure)
+        fields = _fields(candidate)
+    else:
+        fields, speed = {}, measure(config)
     left = seconds - (time.monotonic() - began)
     epochs = _epochs(config, left, speed, situation)
     per_epoch = speed.step_seconds * _steps_per_epoch(config, situation.images)
@@ -206,7 +198,32 @@ def _for_budget(
             f"and {FEWEST_EPOCHS} are the least; give more time, fewer pixels or a smaller network"
         )
     reason = f"{duration(seconds)} at {per_epoch:.1f} s per epoch on {machine()}, start included"
-    return ({} if candidate is None else _fields(candidate)), epochs, reason
+    return fields, epochs, reason
+
+
+def _largest(
+    config: ConfigDict, seconds: float, situation: Situation, measure: Measure
+) -> tuple[Network, Speed]:
+    """The largest network that sees every image often enough, and its speed.
+
+    That of a larger one is predicted by its arithmetic. Since a part of a step does not grow with
+    it, such as decoding, what has been measured may show that a still larger one will do.
+    """
+    began, candidate = time.monotonic(), NETWORKS[0]
+    speed = measure(_with(config, _fields(candidate)))
+    costs = {network: _cost(config, network, situation) for network in NETWORKS}
+    while time.monotonic() - began < MEASURING * seconds:
+        left, enough = seconds - (time.monotonic() - began), []
+        for larger in NETWORKS[NETWORKS.index(candidate) + 1 :]:
+            step_seconds = speed.step_seconds * costs[larger] / costs[candidate]
+            predicted = Speed(step_seconds, speed.compile_seconds)
+            if _epochs(config, left, predicted, situation) >= ENOUGH_EPOCHS:
+                enough.append(larger)
+        if not enough:
+            break
+        candidate = enough[-1]
+        speed = measure(_with(config, _fields(candidate)))
+    return candidate, speed
 
 
 def _epochs(config: ConfigDict, seconds: float, speed: Speed, situation: Situation) -> int:
@@ -221,10 +238,6 @@ def _cost(config: ConfigDict, network: Network, situation: Situation) -> int:
     changed = _with(config, _fields(network))
     encoder = models.from_settings(Model.read(changed.model), situation.classes)
     return models.multiply_accumulates(encoder, network.image_size)
-
-
-def _with_network(config: ConfigDict, network: Network | None) -> ConfigDict:
-    return config if network is None else _with(config, _fields(network))
 
 
 def _fields(network: Network) -> dict[str, Any]:

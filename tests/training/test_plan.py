@@ -85,7 +85,7 @@ def measured(step_seconds: float):
 
 @pytest.mark.parametrize(
     ("step_seconds", "network", "least_epochs"),
-    [(1.0, (32, 64), 40), (0.2, (32, 96), 60), (1e-4, (64, 224), 60)],
+    [(1.0, (32, 64), 40), (0.35, (32, 96), 60), (0.2, (32, 128), 60), (1e-4, (64, 224), 60)],
 )
 def test_a_budget_chooses_the_largest_network_that_trains_well_in_it(
     config, tmp_path, step_seconds, network, least_epochs
@@ -97,6 +97,19 @@ def test_a_budget_chooses_the_largest_network_that_trains_well_in_it(
     assert chosen.epochs >= least_epochs
     speed = measured(step_seconds)(chosen).step_seconds
     assert chosen.epochs * 9 * speed < 600  # nine steps an epoch
+
+
+def test_a_step_that_grows_less_than_its_arithmetic_allows_a_larger_network(config, tmp_path):
+    seen = []
+
+    def measure(config) -> Speed:
+        seen.append(config.data.image_size)
+        return Speed(0.75 * 0.35 + 0.25 * measured(0.35)(config).step_seconds, 10.0)
+
+    config.budget = "10min"
+    chosen = plan.resolve(config, tmp_path, lambda line: None, measure)
+    assert seen == [64, 96, 128]
+    assert (chosen.model.options.width, chosen.data.image_size) == (32, 128)
 
 
 def test_a_budget_too_short_and_one_beside_epochs_are_refused(config, tmp_path):
