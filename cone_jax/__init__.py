@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from cone_jax.prediction import open_model
     from cone_jax.training import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "__version__",

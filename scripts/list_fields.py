@@ -16,8 +16,8 @@ from cone_jax.settings import FieldEntry, Settings
 OPENING = """\
 # Fields of a config
 
-Any of them can be set on the command line, `--config.bank.size=512`, or in a recipe. They are
-declared in [`cone_jax/settings/`](../cone_jax/settings), those of a method in its file in
+Set any of them on the command line, `--config.bank.size=512`, or in a recipe. They are declared in
+[`cone_jax/settings/`](../cone_jax/settings), those of a method in its file in
 [`cone_jax/objectives/`](../cone_jax/objectives); `scripts/list_fields.py` makes this page from
 there. A field marked \\* may change while a run goes on: it changes how the run is carried out, not
 what it computes."""

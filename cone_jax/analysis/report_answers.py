@@ -45,7 +45,8 @@ def _of_the_network(evidence: Evidence) -> Iterator[tuple[str, str]]:
     yield "How sure?", f"{sure}. Another seed gives another network."
     matrix = confusion_matrix(snapshot.labels, snapshot.predictions, len(names))
     mistakes = [
-        f"{names[each.label]} taken for {names[each.prediction]} ({each.times} times)"
+        f"{names[each.label]} taken for {names[each.prediction]} "
+        f"({'once' if each.times == 1 else f'{each.times} times'})"
         for each in frequent_mistakes(matrix)[:_MISTAKES]
     ]
     yield "Which mistakes?", f"{'; '.join(mistakes)}." if mistakes else "None."

@@ -57,9 +57,10 @@ def _folds(text: str) -> int:
 def _of_folds(directory: RunDirectory, count: int, console: Console) -> Evidence:
     """What networks say that are trained like the run, but not on the pictures in question."""
     say = plain_lines(console)
+    length = "as long" if count == 2 else f"{count - 1} times as long"
     say(
-        f"training {count} networks, each without a {count}th of the pictures: about "
-        f"{count - 1} times as long as the run; interrupted, the same command goes on"
+        f"training {count} networks, each without 1/{count} of the pictures: about {length} as the "
+        "run; if it is interrupted, the same command goes on"
     )
     parts = []
     for fold, config in enumerate(label_errors.fold_configs(directory.config, count)):

@@ -107,7 +107,7 @@ def write_detections(
         with storage.replacing(drawn) as unfinished:
             Image.fromarray(finder.drawn(each)).save(unfinished, "PNG")
         shown = sum(entry["score"] >= SHOWN_SCORE for entry in each.entries)
-        yield f"{each.path}: {shown} objects ({len(each.entries)} candidates), drawn: {drawn}"
+        yield f"{each.path}: objects: {shown} of {len(each.entries)} candidates, drawn: {drawn}"
     categories = [
         {"id": int(key), "name": name}
         for key, name in zip(finder.category_ids, finder.class_names, strict=True)

@@ -66,7 +66,7 @@ class Model(Section, path="model"):
 class Bank(Section, path="bank"):
     """The memory bank of earlier keys."""
 
-    size: int = field(65536, "rows", low=1)
+    size: int = field(65536, "how many rows it has", low=1)
     init: Literal["masked", "official"] = field(
         "masked",
         "masked: rows count once written; official: noise that counts from step 0, as released; "
@@ -77,7 +77,9 @@ class Bank(Section, path="bank"):
         "class probabilities of the rows: as they were, or recomputed from the embeddings by the "
         "key's classifier of today",
     )
-    probs_dtype: Literal["float32", "bfloat16"] = field("float32", "of stored probabilities")
+    probs_dtype: Literal["float32", "bfloat16"] = field(
+        "float32", "type of the stored probabilities"
+    )
     exclude_self: bool = field(False, "hide a sample's own older copy from its neighbours")
     recall_target: float = field(
         1.0, "below 1: neighbours by approx_max_k, which may miss some", low=0.01, high=1.0

@@ -14,7 +14,7 @@ class Data(Section, path="data"):
     """The data set, its splits, its transforms, and the processes that read it."""
 
     source: str = field("digits", "where records come from; docs/data.md lists the kinds")
-    name: str = field("", "of a TFDS set: name[/config][:version]")
+    name: str = field("", "a TFDS set: name[/config][:version]")
     path: str = field(
         "",
         "image folder, packed or archive folder, .npz file or folder, or TFDS data_dir",
@@ -55,7 +55,9 @@ class Data(Section, path="data"):
     train_split: str = field("train", "what is trained on; may be an expression")
     test_split: str = field("test", "what is tested on; may be an expression")
     num_classes: int = field(0, "how many classes the source must have; 0: what it says", low=0)
-    image_size: int = field(8, "of the training images that reach the network", low=1)
+    image_size: int = field(
+        8, "side, in pixels, of the training images that reach the network", low=1
+    )
     train_transforms: tuple[str, ...] = field(
         (), 'in order, such as ("random_resized_crop(224)", "flip")'
     )
@@ -68,8 +70,12 @@ class Data(Section, path="data"):
         "of those images: as Pillow resizes and crops, step by step; stored: without turning them "
         "by EXIF, as torchvision and timm read folders; fast: a JPEG decoded no finer than needed",
     )
-    mean: tuple[float, ...] = field((0.485, 0.456, 0.406), "R, G, B of pixels in [0, 1]")
-    std: tuple[float, ...] = field((0.229, 0.224, 0.225), "R, G, B of pixels in [0, 1]")
+    mean: tuple[float, ...] = field(
+        (0.485, 0.456, 0.406), "mean of R, G and B, for pixels in [0, 1]"
+    )
+    std: tuple[float, ...] = field(
+        (0.229, 0.224, 0.225), "deviation of R, G and B, for pixels in [0, 1]"
+    )
     views: int = field(
         1, "augmented views per sample; the objective says what the second is for", low=1, high=2
     )
@@ -79,7 +85,7 @@ class Data(Section, path="data"):
     damaged_limit: float = field(
         0.01, "the fraction of unreadable images that ends the run", low=0.0, high=1.0
     )
-    threads: int = field(4, "threads that read ahead, of each process", low=1, free=True)
+    threads: int = field(4, "threads per process that read ahead", low=1, free=True)
     workers: int = field(
         0,
         "processes that read ahead, each with its own threads; 0: threads alone",
@@ -159,7 +165,7 @@ class Optimizer(Section, path="optimizer"):
         high=1.0,
     )
     head_epochs: float = field(
-        0.0, "so long only what follows the backbone is trained, to fine-tune", low=0.0
+        0.0, "for so many epochs only what follows the backbone is trained, to fine-tune", low=0.0
     )
     clip_norm: float = field(0.0, "longest gradient; 0: gradients are not clipped", low=0.0)
 
@@ -168,11 +174,13 @@ class Optimizer(Section, path="optimizer"):
 class Schedule(Section, path="schedule"):
     """The learning rate as a function of time."""
 
-    warmup_epochs: float = field(5.0, "linear, a step at a time", low=0.0)
+    warmup_epochs: float = field(
+        5.0, "epochs of linear warm-up; the rate rises in every step", low=0.0
+    )
     warmup_steps: int = field(0, "when positive, replaces warmup_epochs", low=0)
     warmup_start: float = field(0.0, "fraction of the peak rate", low=0.0, high=1.0)
     decay: Literal["cosine", "linear", "constant", "steps", "exponential"] = field(
-        "cosine", "after warm-up"
+        "cosine", "how the rate falls after warm-up"
     )
     milestones: tuple[tuple[float, float], ...] = field(
         (), 'of decay "steps": pairs (epoch, fraction of the peak from then on)'
@@ -200,7 +208,7 @@ class Stage(Section):
 
     epochs: float = field(100, "passes over the training set")
     steps: int = field(0, "when positive, replaces epochs", low=0)
-    batch_size: int = field(256, "over all devices and processes", low=1)
+    batch_size: int = field(256, "images per step, over all devices and processes", low=1)
 
     def check(self) -> None:
         if not self.epochs > 0 and self.steps == 0:
@@ -223,7 +231,7 @@ class LinearStage(Stage, path="linear_stage"):
 class Transfer(Section, path="transfer"):
     """The grid of ``--mode=transfer``; other modes ignore it."""
 
-    name: str = field("", "of the data set, as the paper's table heads its column")
+    name: str = field("", "name of the data set, as the paper's table heads its column")
     metric: Literal["top1", "mean_per_class"] = field(
         "top1", "what is compared and shown; both are kept"
     )
@@ -256,9 +264,11 @@ class Evaluation(Section, path="evaluation"):
         'such as ("classification", "knn(k=20, network=\'key\', every_epochs=5)"); '
         "cone_jax/evaluation/registry.py lists the kinds",
     )
-    every_epochs: float = field(1.0, "0: at the end only", low=0.0)
+    every_epochs: float = field(1.0, "epochs between evaluations; 0: at the end only", low=0.0)
     batch_size: int = field(
-        256, "over all devices and processes; rounded up to a multiple of the devices", low=1
+        256,
+        "images per batch, over all devices; rounded up to a multiple of their number",
+        low=1,
     )
     patience: int = field(
         0,
@@ -271,9 +281,11 @@ class Evaluation(Section, path="evaluation"):
 class Checkpoint(Section, path="checkpoint"):
     """What is saved, and how often."""
 
-    every_epochs: float = field(1.0, "0: at the end only", low=0.0)
-    keep: int = field(2, "the latest so many, and the best one", low=1, free=True)
-    best_metric: str = field("test/top1", 'of any evaluator; "": no checkpoint is the best')
+    every_epochs: float = field(1.0, "epochs between checkpoints; 0: at the end only", low=0.0)
+    keep: int = field(2, "how many of the latest are kept, beside the best one", low=1, free=True)
+    best_metric: str = field(
+        "test/top1", 'the metric that chooses the best checkpoint; "": none is best'
+    )
     store_timeout: float = field(
         600.0, "seconds that a bucket may stay away before the run ends", low=1.0, free=True
     )
@@ -290,8 +302,10 @@ class Method(Section, path="objective"):
 class Settings(Stage):
     """Everything that a config says, but for the fields of the objectives."""
 
-    seed: int = field(0, "of everything random", low=0, high=2**31 - 1)
-    accumulate: int = field(1, "parts that a batch is taken in, for the memory of one part", low=1)
+    seed: int = field(0, "decides everything random", low=0, high=2**31 - 1)
+    accumulate: int = field(
+        1, "a batch is processed in so many parts, with the memory of one", low=1
+    )
     init_from: str = field(
         "",
         "weights to start from: a file, a run, an export, timm:NAME, torchvision:NAME, hf://OWNER/NAME",

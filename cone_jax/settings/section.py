@@ -2,7 +2,7 @@
 
     @dataclasses.dataclass(frozen=True)
     class Bank(Section, path="bank"):
-        size: int = field(65536, "rows", low=1)
+        size: int = field(65536, "how many rows it has", low=1)
         init: Literal["masked", "official"] = field("masked", "what rows hold before ...")
 
 A declaration holds the default, the meaning and the limits of a field; the choices are those of

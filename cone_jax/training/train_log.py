@@ -327,7 +327,7 @@ def overview(state: TrainState, batch: Batch) -> str:
     """
     held = {name: _bytes_a_device(getattr(state, field)) for field, name in PARTS.items()}
     listing = ", ".join(f"{name} {readable(size)}" for name, size in held.items() if size)
-    line = f"memory a device: state {readable(_bytes_a_device(state))} ({listing})"
+    line = f"memory per device: state {readable(_bytes_a_device(state))} ({listing})"
     analysis = train_step.lower(state, batch).compile().memory_analysis()
     if analysis is None:  # not every backend tells
         return line
