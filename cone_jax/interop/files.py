@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from cone_jax import storage
 from cone_jax.errors import UserError, closest
-from cone_jax.interop import layouts, metadata
+from cone_jax.interop import layouts, metadata, published
 from cone_jax.models import ModelSpec
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, resolve_step
 from cone_jax.workdir.orbax_s3 import ocp
@@ -54,7 +54,11 @@ def read_weights(path: Path) -> Weights:
         name, _, part = path.name.rpartition(PART_MARK)
         path = path.with_name(name)
     if not path.exists():
-        raise UserError(f"{path}, where weights should be, does not exist; give a file that does")
+        name = path.stem if path.suffix in (".safetensors", *TORCH_SUFFIXES) else path.name
+        raise UserError(
+            f"{path}, where weights should be, does not exist; give a file that does"
+            f"{published.named_like(name)}"
+        )
     _refuse_pretenders(path)
     if path.suffix == ".safetensors":
         return Weights(read_safetensors(path))

@@ -49,6 +49,12 @@ class PublishedWeights(NamedTuple):
     licence: str
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What people call it: our name, its publisher's, and that with the training's."""
+        name = self.id.partition(":")[2].lower()
+        return self.network, name.partition(".")[0], name
+
+    @property
     def metadata(self) -> ExportMetadata:
         """What the weights need at the input, and what they say."""
         return ExportMetadata(
@@ -94,6 +100,21 @@ def find(reference: str) -> PublishedWeights:
         f"{reference} is not in the table of published weights; {cure}--mode=weights lists it, and "
         "hf://OWNER/NAME takes any repository"
     )
+
+
+def named_like(text: str) -> str:
+    """What to add where `text` is not a file but may be meant as a name; "" where nothing fits.
+
+    >>> named_like("resnet34")
+    ', or weights by name such as timm:resnet34.a1_in1k or torchvision:resnet34.IMAGENET1K_V1 \
+(all: --mode=weights --model=resnet34)'
+    """
+    found = [row.id for row in table().values() if text.lower() in row.names]
+    if not found:
+        return ""
+    firsts = {name.partition(":")[0]: name for name in reversed(found)}
+    listed = " or ".join(sorted(firsts.values()))
+    return f", or weights by name such as {listed} (all: --mode=weights --model={text})"
 
 
 def refuse_lookalike(

@@ -17,6 +17,7 @@ from cone_jax.modes.command_line import Arguments
 from cone_jax.training.named_network import NamedRun
 from cone_jax.training.run_directory import RunDirectory
 
+SCORES_FILE = "evaluation.json"
 # Training pictures that test pictures are compared with; more would take longer than the scores.
 _COMPARED = 20_000
 # What an evaluation opens: a run, or a network that none of ours trained.
@@ -112,10 +113,10 @@ def _write(
     outcomes: list[tuple[Evaluator, Outcome]],
 ) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)  # of a network without a run
-    path = directory / "evaluation.json"
+    path = directory / SCORES_FILE
     # JSON has no NaN.
     known = {name: None if math.isnan(score) else score for name, score in scores.items()}
-    record = {"step": step, **_earlier_scores(path, step), **known}
+    record = {"step": step, **kept_scores(directory, step), **known}
     with storage.replacing(path) as unfinished:
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
     paths = [path]
@@ -124,10 +125,12 @@ def _write(
     return paths
 
 
-def _earlier_scores(path: Path, step: int) -> dict[str, float | None]:
-    """What other evaluations found about the same checkpoint."""
+def kept_scores(directory: Path, step: int) -> dict[str, float | None]:
+    """What evaluations so far found about the checkpoint `step`; None: not a number."""
     try:
-        earlier = json.loads(path.read_text())
+        earlier = json.loads((directory / SCORES_FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return earlier if isinstance(earlier, dict) and earlier.get("step") == step else {}
+    if not isinstance(earlier, dict) or earlier.pop("step", None) != step:
+        return {}
+    return earlier

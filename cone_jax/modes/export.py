@@ -14,6 +14,7 @@ from cone_jax.errors import UserError
 from cone_jax.interop import hub, pushing
 from cone_jax.interop.pushing import Story
 from cone_jax.modes.command_line import DEFAULT_CONFIG, Arguments
+from cone_jax.modes.evaluate import kept_scores
 from cone_jax.settings import free_fields
 from cone_jax.training import named_network
 from cone_jax.training.run_directory import DeployedNetwork, RunDirectory
@@ -46,19 +47,27 @@ def export(arguments: Arguments, console: Console) -> None:
 
 def _story(run: RunDirectory, network: DeployedNetwork) -> Story:
     """What the records and the config of a run say about it."""
-    names = [name for name in run.metric_names() if name.startswith("test")]
-    found = {name: run.last(name) for name in names}
     config, data = run.config, run.config.data
     parts = f"{data.source} {data.name or Path(data.path).name}, {data.train_split}"
     recipe = f"{config.objective.name}, {config.model.name}, batch {config.batch_size}"
     length = f"{config.steps} steps" if config.steps else f"{config.epochs:g} epochs"
     start = f", from {_public(config.init_from)}" if config.init_from else ""
     return Story(
-        results={name: value for name, value in found.items() if value is not None},
+        results=_results(run, network.metadata.origin["step"]),
         data=f"{parts} ({len(network.metadata.class_names)} classes)",
         recipe=f"{recipe}, {length}, seed {config.seed}{start}",
         command=_command(run),
     )
+
+
+def _results(run: RunDirectory, step: int) -> dict[str, float]:
+    """What training and later evaluations found about this checkpoint, of no other."""
+    found: dict[str, float | None] = {}
+    for record in run.records:
+        if record["step"] == step:
+            found |= {name: value for name, value in record.items() if name.startswith("test")}
+    found |= kept_scores(run.path, step)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _public(init_from: str) -> str:

@@ -226,7 +226,8 @@ def _read(
         _report_rest(error.report, report)
         raise
     except UserError as error:
-        raise UserError(f"init_from: {error}") from error
+        text = str(error)
+        raise UserError(text if text.startswith("init_from") else f"init_from: {text}") from error
 
 
 def _report_rest(account: ImportReport, report: Report) -> None:

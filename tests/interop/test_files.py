@@ -97,6 +97,26 @@ def test_what_cannot_be_read_is_named(network, tmp_path):
         assert name in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ("resnet18", "timm:resnet18.a1_in1k or torchvision:resnet18.IMAGENET1K_V1"),
+        ("resnet50.A1_in1k", "timm:resnet50.a1_in1k"),
+        ("mobilenetv2_100.safetensors", "timm:mobilenetv2_100.ra_in1k"),
+        ("birds", ""),
+    ],
+)
+def test_a_name_where_a_file_should_be_is_answered_with_published_weights(
+    network, tmp_path, given, names
+):
+    with pytest.raises(UserError) as caught:
+        interop.load_initial(tmp_path / given, *network)
+    text = str(caught.value)
+    stem = given.removesuffix(".safetensors")
+    end = f", or weights by name such as {names} (all: --mode=weights --model={stem})"
+    assert text.endswith("give a file that does" + (end if names else ""))
+
+
 def test_without_pytorch_the_cure_is_named(network, tmp_path, monkeypatch):
     (tmp_path / "model.pth").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "torch", None)

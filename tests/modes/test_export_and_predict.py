@@ -138,3 +138,19 @@ def test_a_run_is_pushed_with_its_story_and_not_without_an_answer(run, monkeypat
     }
     with pytest.raises(UserError, match="takes no revision"):
         call(export, run, push="hf://me/digits@v1", yes="true")
+
+
+def test_the_card_has_the_results_of_the_checkpoint_that_is_pushed(run, monkeypatch):
+    cards = []
+    monkeypatch.setattr(
+        pushing, "push", lambda folder, _: cards.append((folder / "README.md").read_text())
+    )
+    records = [{"step": 5, "test/top1": 0.625, "train/loss": 1.0}, {"step": 9, "test/top1": 0.25}]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    scores = {"step": 5, "robustness/error": 0.375, "robustness/clean_error": None}
+    for step, has_scores in ((5, True), (4, False)):
+        (run / "evaluation.json").write_text(json.dumps({**scores, "step": step}))
+        call(export, run, push="hf://me/digits", yes="true", step="best")
+        rows = re.findall(r"^\| (\w+/\w+) \| ([\d.]+) \|$", cards[-1], re.MULTILINE)
+        other = [("robustness/error", "0.3750")] if has_scores else []
+        assert rows == [("test/top1", "0.6250"), *other]

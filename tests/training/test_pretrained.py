@@ -1,6 +1,7 @@
 """Starting from weights: exported from one run, taken up by another."""
 
 import io
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from cone_jax import interop, training, workdir
 from cone_jax.errors import UserError
+from cone_jax.interop import files
 from cone_jax.training import pretrained
 from cone_jax.training.run import Run
 from cone_jax.training.run_directory import RunDirectory
@@ -63,6 +65,18 @@ def test_what_is_not_simply_mapped_is_told_also_where_it_is_an_error(short_confi
     assert missing[0] == "batch_stats/backbone/layer1_1/bn1/mean"
     assert len(said) == 21  # twenty names, and how many more
     assert said[-1] == "... and 10 more"  # three blocks of two norms and two kernels
+
+
+@pytest.mark.parametrize("name", ["resnet18", "other.safetensors"])
+def test_the_field_is_named_once(short_config, tmp_path, name):
+    """Whether there is no file, or one of something else."""
+    if name == "other.safetensors":
+        name = str(tmp_path / name)
+        files.write_safetensors(Path(name), {"first.weight": np.zeros(3, np.float32)}, {})
+    short_config.init_from = name
+    with pytest.raises(UserError, match=r"^init_from[: ]") as caught:
+        pretrained.load(Run.open(short_config), lambda _: None)
+    assert str(caught.value).count("init_from") == 1
 
 
 def test_training_goes_on_from_them_and_resumes(short_config, tmp_path, finished):
