@@ -67,9 +67,17 @@ def test_roi_align_and_nms_are_parts_of_the_estimate(run):
     text = text_of(run, programs.TRAINING)
     for part in ("roi_align", "nms", "transpose(jvp(Detector"):
         assert part in text, part
-    line = (
-        '  %f = f32[8]{0} fusion(), backend_config={"estimated_cycles":"7"}, '
-        'metadata={op_name="jit(step)/jvp(Detector)/vmap(roi_align)/dot_general"}'
-    )
-    found = program_text.Program(f"ENTRY %main () -> f32[8] {{\n{line}\n}}\n")
-    assert found.cycles_by_part() == {"RoIAlign": 7}
+    scopes = {
+        "RoIAlign": "transpose(jvp(Detector))/vmap(roi_align)/dot_general",
+        "NMS": "jvp(Detector)/vmap(nms)/while",
+        "gradient": "transpose(jvp(Detector))/backbone/conv1/conv_general_dilated",
+        "detector forward": "jvp(Detector)/backbone/conv1/conv_general_dilated",
+        "rest": "mul",
+    }
+    lines = [
+        f'  %f{n} = f32[8]{{0}} fusion(), backend_config={{"estimated_cycles":"{n}"}}, '
+        f'metadata={{op_name="jit(step)/{scope}"}}'
+        for n, scope in enumerate(scopes.values(), 1)
+    ]
+    found = program_text.Program("\n".join(["ENTRY %main () -> f32[8] {", *lines, "}"]))
+    assert found.cycles_by_part() == {part: n for n, part in enumerate(scopes, 1)}
