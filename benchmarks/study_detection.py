@@ -159,6 +159,7 @@ def finished(workdir: Path, config: ConfigDict) -> study_report.Record:
     return {
         "neck": config.objective.detection.neck,
         "from": config.init_from and "cone",
+        "init_from": config.init_from,
         "seed": config.seed,
         "steps": config.steps,
         "batch": config.batch_size,

@@ -17,8 +17,8 @@ _BITS = {"pred": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c12
 _PARTS = (
     ("RoIAlign", r"roi_align"),
     ("NMS", r"\bnms\b"),
-    ("detector forward", r"jvp\(Detector"),
     ("gradient", r"transpose\("),
+    ("detector forward", r"jvp\(Detector"),
     ("query forward", r"jvp\(Encoder\)"),
     ("key forward", r"/Encoder/"),
 )

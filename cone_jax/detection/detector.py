@@ -5,7 +5,7 @@ compilation per shape of padded images.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -34,7 +34,7 @@ class _Proposed(NamedTuple):
     """What the proposal head says about all anchors, and what comes of it."""
 
     logits: Float[Array, "B N"]
-    codes: Float[Array, "B N 4"]
+    codes: Float[Array, "B cells 4A"]  # of the A anchors of each cell
     anchors: Float[Array, "N 4"]
     usable: Bool[Array, "B N"]
     boxes: Float[Array, "B P 4"]
@@ -165,7 +165,7 @@ class Detector(nn.Module):
         )(logits, codes, sizes, usable)
         return _Proposed(
             jnp.concatenate(logits, axis=1),
-            jnp.concatenate(codes, axis=1),
+            _by_cell(codes, len(settings.level_sizes[0]) * len(settings.anchor_ratios)),
             jnp.asarray(np.concatenate(per_level)),
             jnp.concatenate(usable, axis=1),
             boxes,
@@ -189,7 +189,7 @@ class Detector(nn.Module):
         )(keys, found.usable, truth)
         index, valid, is_object = wanted.samples
         total = jnp.sum(valid) if settings.rpn_loss_over == "sampled" else jnp.array(valid.size)
-        logits, codes = take(found.logits, index), take(found.codes, index)
+        logits, codes = take(found.logits, index), _codes_of(found.codes, index)
         beta = settings.smooth_l1_beta
         return {
             "rpn_objectness": losses.objectness(logits, is_object, valid, total=total),
@@ -348,6 +348,22 @@ class Detector(nn.Module):
             )
         )(used, boxes)
         return _flat(pooled)
+
+
+def _by_cell(codes: Sequence[jax.Array], per_cell: int) -> jax.Array:
+    """Codes [B, N, 4] of each level -> [B, cells, 4 per_cell], the shape they were computed in.
+
+    On a TPU the gradient of a gather from [B, N, 4] passes over as many rows of 128 numbers.
+    """
+    return jnp.concatenate([x.reshape(x.shape[0], -1, 4 * per_cell) for x in codes], axis=1)
+
+
+def _codes_of(codes: jax.Array, index: jax.Array) -> jax.Array:
+    """Of codes by cell those [B, S, 4] of the anchors `index` [B, S]."""
+    per_cell = codes.shape[-1] // 4
+    rows = take(codes, index // per_cell).reshape(*index.shape, per_cell, 4)
+    own = jnp.arange(per_cell) == (index % per_cell)[..., None]
+    return jnp.sum(jnp.where(own[..., None], rows, 0), axis=-2)
 
 
 def _flat(x: jax.Array) -> jax.Array:

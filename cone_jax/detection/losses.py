@@ -101,10 +101,13 @@ def mask(
 def select_class(logits: Float[Array, "*N M M C"], classes: Int[Array, "*N"]) -> Array:
     """The map [*N, M, M] of each object's class.
 
+    A sum over classes of which one is not 0: on a TPU a gather would change the layout of all maps.
+
     >>> select_class(jnp.arange(3.0).reshape(1, 1, 1, 3), jnp.array([2])).tolist()
     [[[2.0]]]
     """
-    return jnp.take_along_axis(logits, classes[..., None, None, None], axis=-1)[..., 0]
+    own = jnp.arange(logits.shape[-1]) == classes[..., None, None, None]
+    return jnp.sum(jnp.where(own, logits, 0), axis=-1)
 
 
 def _count(valid: Bool[Array, "*N"], total: Float[Array, ""] | None) -> Array:

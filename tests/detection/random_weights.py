@@ -2,6 +2,8 @@
 
 import numpy as np
 import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
 
 from cone_jax import detection
 from tests.detection import torchvision_oracle
@@ -76,6 +78,14 @@ def scene(height, width, seed=0, objects=4):
     image = np.clip(picture, 0, 1).astype(np.float32).transpose(2, 0, 1)
     labels = rng.integers(1, 4, objects)
     return image, np.array(boxes, np.float32), labels, np.array(masks)
+
+
+def photographs(*shapes):
+    """The two photographs that come with scikit-learn, in [0, 1], [3, H, W] of these (H, W)."""
+    return [
+        np.asarray(Image.fromarray(pixels).resize(shape[::-1]), np.float32).transpose(2, 0, 1) / 255
+        for pixels, shape in zip(load_sample_images().images, shapes, strict=True)
+    ]
 
 
 def padded(images, shape):

@@ -87,10 +87,8 @@ def test_outputs_and_gradients_are_those_of_pytorch(neck, reference):
         scale = max(1.0, np.abs(expected).max())
         assert np.abs(mine - expected).max() < 1e-5 * scale, name
         assert np.ptp(expected) > 1e-2, "something to compare"
-    # A ReLU within rounding of 0 may open in one program and not in another. The gradients of the
-    # backbone, which tests/models compares by itself, gather this over all of its pixels.
+    # PyTorch's own float32 gradients differ from these by up to 7e-6, and in norm by 3e-5.
     for name, expected in exact.items():
-        relative = 1e-4 if name.startswith("backbone") else 1e-5
         error = np.abs(gradients[name] - expected).max()
-        assert error < relative * max(1.0, np.abs(expected).max()), name
-        assert np.linalg.norm(gradients[name] - expected) < 1e-3 * np.linalg.norm(expected), name
+        assert error < 1e-5 * max(1.0, np.abs(expected).max()), name
+        assert np.linalg.norm(gradients[name] - expected) < 1e-4 * np.linalg.norm(expected), name

@@ -46,13 +46,13 @@ def test_codes_and_decoded_boxes_are_torchvisions(weights):
     drawn = np.random.default_rng(4).normal(scale=20, size=(50, 4)).astype(np.float32)
     decoded = jax.jit(functools.partial(boxes.decode, weights=weights))(drawn, references)
     theirs = coder.decode_single(*tensors(drawn, references)).numpy()
-    np.testing.assert_allclose(decoded, theirs, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(decoded, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_decoding_inverts_encoding():
     truth, references = random_boxes(50, 5), random_boxes(50, 6)
     again = boxes.decode(boxes.encode(truth, references), references)
-    np.testing.assert_allclose(again, truth, atol=1e-3)
+    np.testing.assert_allclose(again, truth, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("image", [(128, 160), (800, 1344), (224, 416)])

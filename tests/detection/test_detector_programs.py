@@ -1,5 +1,7 @@
 """The programs of a detector for ``--mode=compile``: those that training and evaluation run."""
 
+import re
+
 import jax
 import pytest
 
@@ -42,21 +44,40 @@ def test_the_traced_batches_are_those_of_training_and_evaluation(run):
             assert each.shape == first[name].shape, name
 
 
-def test_roi_align_and_nms_are_parts_of_the_estimate(run):
-    """Their names are in the programs, forward and backward."""
+def text_of(run, program):
     traced = programs.trace(
         run.config,
-        programs.TRAINING,
+        program,
         distributed.make_mesh(jax.devices()[:1]),
         num_classes=run.dataset.num_classes,
         train_images=len(run.dataset.train),
     )
-    text = traced.lowered.as_text(debug_info=True)
+    return traced.lowered.as_text(debug_info=True)
+
+
+@pytest.mark.parametrize("program", [programs.TRAINING, programs.EVALUATION])
+def test_no_step_asks_the_host(run, program):
+    text = text_of(run, program)
+    assert "stablehlo.convolution" in text
+    assert not re.findall(r"\w*callback\w*|outfeed|infeed|stablehlo.send", text)
+
+
+def test_roi_align_and_nms_are_parts_of_the_estimate(run):
+    """Their names are in the programs, forward and backward."""
+    text = text_of(run, programs.TRAINING)
     for part in ("roi_align", "nms", "transpose(jvp(Detector"):
         assert part in text, part
-    line = (
-        '  %f = f32[8]{0} fusion(), backend_config={"estimated_cycles":"7"}, '
-        'metadata={op_name="jit(step)/jvp(Detector)/vmap(roi_align)/dot_general"}'
-    )
-    found = program_text.Program(f"ENTRY %main () -> f32[8] {{\n{line}\n}}\n")
-    assert found.cycles_by_part() == {"RoIAlign": 7}
+    scopes = {
+        "RoIAlign": "transpose(jvp(Detector))/vmap(roi_align)/dot_general",
+        "NMS": "jvp(Detector)/vmap(nms)/while",
+        "gradient": "transpose(jvp(Detector))/backbone/conv1/conv_general_dilated",
+        "detector forward": "jvp(Detector)/backbone/conv1/conv_general_dilated",
+        "rest": "mul",
+    }
+    lines = [
+        f'  %f{n} = f32[8]{{0}} fusion(), backend_config={{"estimated_cycles":"{n}"}}, '
+        f'metadata={{op_name="jit(step)/{scope}"}}'
+        for n, scope in enumerate(scopes.values(), 1)
+    ]
+    found = program_text.Program("\n".join(["ENTRY %main () -> f32[8] {", *lines, "}"]))
+    assert found.cycles_by_part() == {part: n for n, part in enumerate(scopes, 1)}

@@ -34,8 +34,8 @@ THEIR_NAMES = {
 
 
 def test_detections_are_torchvisions():
-    """ResNet-50 with a feature pyramid, two pictures of different sizes in one batch."""
-    images = [random_weights.scene(128, 160)[0], random_weights.scene(128, 144, seed=1)[0]]
+    """ResNet-50 with a feature pyramid, two photographs of different sizes in one batch."""
+    images = random_weights.photographs((128, 160), (128, 144))
     network = random_weights.maskrcnn_resnet50(
         num_classes=5, min_size=128, max_size=160, box_detections_per_img=30, **THEIR_PROPOSALS
     ).eval()
