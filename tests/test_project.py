@@ -63,6 +63,35 @@ def test_what_the_package_imports_it_requires():
                 assert known & required, f"{path} imports {top}"
 
 
+def test_stablehlo_is_written_with_what_requirements_install():
+    """jax.export needs a package that JAX does not require. Here only what is pinned is found."""
+    program = """
+import sys
+from importlib import metadata
+
+pinned = set(sys.argv[1].split(","))
+owners = {
+    module: {name.lower().replace("_", "-") for name in names}
+    for module, names in metadata.packages_distributions().items()
+}
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if owners.get(name.partition(".")[0], pinned).isdisjoint(pinned):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+import jax
+from jax import export
+assert export.export(jax.jit(lambda x: x + 1))(1.0).serialize()
+"""
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    names = [line.split("==")[0].lower().replace("_", "-") for line in lines if "==" in line]
+    command = [sys.executable, "-c", program, ",".join(names)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
 def test_one_version_everywhere():
     import cone_jax
 
