@@ -4,7 +4,7 @@ XLA:CPU is slow on five kinds that these networks are made of, so these are writ
 A 1x1 convolution is a matrix product. A depthwise one is a sum of shifted multiplications. A
 grouped one keeps XLA's form but not XLA's gradient for the kernel, which is one matrix product per
 tap. A 3x3 one of many channels is Winograd's F(4x4, 3x3), with a quarter of the products, or where
-an image has four places or fewer, one matrix product from all of them to all of them. For the
+the output has four places or fewer, one matrix product from all places to all of them. For the
 others `lax.conv_general_dilated` is best.
 
 Winograd's form is that of Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
@@ -64,8 +64,8 @@ def convolve(
         return _grouped(tuple(strides), tuple(padding), feature_group_count, x, kernel)
     if suits(x, kernel, strides, padding):
         return winograd(x, kernel)
-    if _is_wide(x, kernel, strides, padding) and x.shape[1] * x.shape[2] <= FEW_PLACES:
-        return _between_all_places(x, kernel)
+    if _has_few_places(x, kernel, strides, padding):
+        return _between_all_places(x, kernel, strides[0])
     return _plain(x, kernel, strides, padding)
 
 
@@ -86,22 +86,23 @@ def _depthwise(
     return functools.reduce(jnp.add, products).astype(x.dtype)
 
 
-# With more places most products of the matrix are with zeros.
+# Of the output. Twice as many rows and columns of the input are the most that meet them.
 FEW_PLACES = 4
 
 
-def _between_all_places(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """x [B, H, W, I], kernel [3, 3, I, O] -> [B, H, W, O]: stride 1, padded by 1."""
-    batch, height, width, inputs = x.shape
-    places = [(row, column) for row in range(height) for column in range(width)]
-    taps = np.zeros((len(places), len(places), *kernel.shape[:2]), np.float32)
-    for (i, (r, c)), (j, (row, column)) in itertools.product(enumerate(places), repeat=2):
-        if max(abs(r - row), abs(c - column)) <= 1:
-            taps[i, j, r - row + 1, c - column + 1] = 1.0  # from place i to place j
-    weights = jnp.asarray(taps.reshape(len(places) ** 2, -1)) @ kernel.reshape(taps[0, 0].size, -1)
+def _between_all_places(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    """x [B, H, W, I], kernel [3, 3, I, O] -> [B, H', W', O], padded by 1."""
+    sides = x.shape[1:3], tuple(-(-side // stride) for side in x.shape[1:3])
+    inputs, outputs = (list(np.ndindex(*each)) for each in sides)
+    taps = np.zeros((len(inputs), len(outputs), WINDOW, WINDOW), np.float32)
+    for (i, (r, c)), (j, (row, column)) in itertools.product(enumerate(inputs), enumerate(outputs)):
+        place = r - stride * row + 1, c - stride * column + 1  # of the window
+        if min(place) >= 0 and max(place) < WINDOW:
+            taps[i, j, *place] = 1.0
+    weights = jnp.asarray(taps.reshape(-1, WINDOW**2)) @ kernel.reshape(WINDOW**2, -1)
     weights = weights.reshape(*taps.shape[:2], *kernel.shape[2:]).swapaxes(1, 2)
-    product = x.reshape(batch, -1) @ weights.reshape(len(places) * inputs, -1)
-    return product.reshape(*x.shape[:3], kernel.shape[3])
+    product = x.reshape(len(x), -1) @ weights.reshape(x[0].size, -1)
+    return product.reshape(len(x), *sides[1], kernel.shape[3])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -186,19 +187,29 @@ def suits(
     batch, height, width, _ = x.shape
     rows, columns = _tiles(height), _tiles(width)
     return (
-        _is_wide(x, kernel, strides, padding)
+        _is_wide(x, kernel, padding)
+        and all(stride == 1 for stride in strides)
         and batch * rows * columns >= FEWEST_TILES
         and rows * columns * TILE**2 < 2 * height * width  # not mostly padding
     )
 
 
-def _is_wide(
-    x: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Sequence[tuple[int, int]]
+def _has_few_places(
+    x: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Padding
 ) -> bool:
-    """Whether it is 3x3 with stride 1, padded by 1, of many channels in float32."""
+    """Whether `_between_all_places` computes this, and faster than XLA's own convolution."""
+    rows, columns = (-(-side // strides[0]) for side in x.shape[1:3])
+    return (
+        _is_wide(x, kernel, padding)
+        and strides[0] == strides[1] <= 2
+        and rows * columns <= FEW_PLACES
+    )
+
+
+def _is_wide(x: jax.Array, kernel: jax.Array, padding: Padding) -> bool:
+    """Whether it is 3x3, padded by 1, of many channels in float32."""
     return (
         kernel.shape[:2] == (WINDOW, WINDOW)
-        and all(stride == 1 for stride in strides)
         and all(pad == (1, 1) for pad in padding)
         and x.dtype == kernel.dtype == jnp.float32
         and min(kernel.shape[2:]) >= FEWEST_CHANNELS

@@ -109,17 +109,18 @@ def test_winograd_is_the_same_convolution(shape, in_groups, monkeypatch):
     np.testing.assert_allclose(ours[0], exact, atol=1e-5 * np.abs(exact).max())
 
 
-@pytest.mark.parametrize(("height", "width"), [(2, 2), (1, 1), (2, 1), (1, 4)])
-def test_of_few_places_one_product_is_the_same_convolution(height, width):
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("height", "width"), [(2, 2), (1, 1), (2, 1), (1, 4), (4, 3)])
+def test_of_few_places_one_product_is_the_same_convolution(height, width, stride):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3, height, width, 64)).astype(np.float32)
     kernel = rng.normal(size=(3, 3, 64, 65)).astype(np.float32)
     padding = ((1, 1), (1, 1))
-    ours = run(layers.convolve, x, kernel, padding, 1, 1)
-    stock = run(plain, x, kernel, padding, 1, 1)
+    ours = run(layers.convolve, x, kernel, padding, 1, stride)
+    stock = run(plain, x, kernel, padding, 1, stride)
     for one, other in zip(ours, stock, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
-    exact = float64_convolution(x, kernel, padding, 1, 1)
+    exact = float64_convolution(x, kernel, padding, 1, stride)
     np.testing.assert_allclose(ours[0], exact, atol=1e-5 * np.abs(exact).max())
 
 
@@ -155,7 +156,9 @@ def test_other_forms_are_taken_where_they_pay_only():
     assert taken(side=7)
     assert not taken(side=5)  # three fifths of its tiles would be padding
     assert taken(side=2)
-    assert not taken(side=2, stride=2)
+    assert taken(side=4, stride=2)
+    assert not taken(side=5, stride=2)
+    assert not taken(side=3, batch=7)  # nine places
     assert not taken(batch=7)  # too few tiles
     assert not taken(side=2, dtype=jnp.bfloat16)
     assert not taken(side=2, inputs=63)
