@@ -1,6 +1,7 @@
 """Training from a config to a finished run in a directory."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,7 +36,8 @@ from cone_jax.workdir.metrics import (
 )
 
 _SHOWN_FILES = 20  # unreadable ones
-_FROM_SCRATCH = 0.05  # a learning rate of sgd that no trained network should start with
+# Learning rates that no trained network should start with.
+_FROM_SCRATCH = {"sgd": 0.05, "adamw": 1e-3}
 _SMALL_TEST_SET = 2000  # an accuracy on fewer pictures is shown with its interval
 
 # Called after an evaluation to look at the state; must not change it.
@@ -149,15 +151,14 @@ def _look_before_training(run: Run, say: Report) -> None:
     optimizer = run.config.optimizer
     if run.config.init_from:
         pretrained.check(run, say)
-        gentle = (
-            min(optimizer.backbone_rate, optimizer.layer_decay) < 1
-            or optimizer.learning_rate < _FROM_SCRATCH
-        )
-        if optimizer.name == "sgd" and not gentle:
+        gentle = min(
+            optimizer.backbone_rate, optimizer.layer_decay
+        ) < 1 or optimizer.learning_rate < _FROM_SCRATCH.get(optimizer.name, math.inf)
+        if not gentle:
             say(
                 f"warning: optimizer.learning_rate ({optimizer.learning_rate:g}) is one for "
-                "training from scratch and will undo much of init_from; configs/finetune.py is "
-                "made for it, or lower the rate or optimizer.backbone_rate"
+                f"training from scratch by {optimizer.name} and will undo much of init_from; "
+                "configs/finetune.py is made for it, or lower the rate or optimizer.backbone_rate"
             )
 
 

@@ -176,12 +176,19 @@ def test_the_recipe_tests_on_what_it_neither_trained_on_nor_stopped_by(tmp_path)
     assert json.dumps(config.evaluation.evaluators[1]).count("train[held_out]") == 1
 
 
-def test_a_rate_for_training_from_scratch_is_warned_of(config, monkeypatch):
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adamw", 0.001)])
+def test_a_rate_for_training_from_scratch_is_warned_of(config, monkeypatch, optimizer, rate):
     said: list[str] = []
     monkeypatch.setattr(loop.pretrained, "check", lambda run, report: None)
-    config.init_from, config.optimizer.learning_rate = "weights.safetensors", 0.1
+    config.init_from, config.optimizer.name = "weights.safetensors", optimizer
+    config.optimizer.learning_rate = rate
     loop._look_before_training(Run.open(config), said.append)
-    assert "optimizer.learning_rate (0.1) is one for training from scratch" in said[-1]
+    assert f"optimizer.learning_rate ({rate}) is one for training from scratch" in said[-1]
+    config.optimizer.learning_rate = rate / 10
+    said.clear()
+    loop._look_before_training(Run.open(config), said.append)
+    assert not said
+    config.optimizer.learning_rate = rate
     config.optimizer.backbone_rate = 0.1
     said.clear()
     loop._look_before_training(Run.open(config), said.append)
