@@ -139,6 +139,14 @@ def _status(error: BaseException) -> int:
     return int(found) if str(found).isdecimal() else 0
 
 
+def _denial(error: BaseException) -> str | None:
+    """That rights are missing, if `error` says so."""
+    text = str(error)
+    if isinstance(error, PermissionError) or text.startswith("Forbidden"):
+        return f"permission denied ({text.splitlines()[-1][:100]})"
+    return None
+
+
 async def _patiently(
     store: str, call: Callable[[], Any], is_transient: Callable[[BaseException], bool]
 ) -> Any:
@@ -196,7 +204,8 @@ class BucketPath(gpath.PosixGPath):
             return cast(str, file.read())  # ends of lines become those of a file on a disk
 
     def write_bytes(self, data: bytes) -> int:
-        self._files.pipe_file(os.fspath(self), data, chunksize=_PART)
+        with self._denial_told():
+            self._files.pipe_file(os.fspath(self), data, chunksize=_PART)
         return len(data)
 
     def write_text(self, data: str, encoding: str | None = None, errors: str | None = None) -> int:
@@ -218,7 +227,21 @@ class BucketPath(gpath.PosixGPath):
 
     def upload(self, file: Path) -> None:
         """Puts a local file here, whole."""
-        self._files.put_file(os.fspath(file), os.fspath(self), chunksize=_PART)
+        with self._denial_told():
+            self._files.put_file(os.fspath(file), os.fspath(self), chunksize=_PART)
+
+    @contextlib.contextmanager
+    def _denial_told(self) -> Iterator[None]:
+        """`UserError` where this may be read and not written, which `reach` cannot find out."""
+        try:
+            yield
+        except Exception as error:  # each library has its own
+            said = _denial(error)
+            if said is None:
+                raise
+            raise UserError(
+                f"{self} cannot be written: {said}; ask for the right to, or write elsewhere"
+            ) from error
 
     def create(self, content: bytes) -> bool:
         """Writes only if nothing is here yet."""
@@ -242,9 +265,7 @@ class BucketPath(gpath.PosixGPath):
             return f"the bucket {self.parts[2]} does not exist"
         if name in _CREDENTIALS or _status(error) == 401 or "nonymous caller" in text:
             return f"there are no credentials for it ({text.splitlines()[0][:100]})"
-        if isinstance(error, PermissionError) or text.startswith("Forbidden"):
-            return f"permission denied ({text.splitlines()[-1][:100]})"
-        return None
+        return _denial(error)
 
     def reach(self, patience: float, report: Callable[[str], object]) -> None:
         """Lists the bucket, which needs it to exist, and rights in it."""

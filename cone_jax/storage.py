@@ -21,6 +21,7 @@ from cone_jax.errors import UserError
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _CHUNK = 1 << 20
 SCHEMES = ("gs", "s3")
+_ONE_SLASH = re.compile(f"({'|'.join(SCHEMES)}):/")
 
 
 def path(given: str | os.PathLike[str], field: str = "path") -> Path:
@@ -42,6 +43,9 @@ def path(given: str | os.PathLike[str], field: str = "path") -> Path:
     scheme = _SCHEME.match(os.fspath(given))
     if scheme is not None:
         raise UserError(f"{field} ({given}) must be a local path, gs:// or s3://")
+    slip = _ONE_SLASH.match(os.fspath(given))
+    if slip is not None:  # a folder of that name would be made here, and the bucket stay empty
+        raise UserError(f"{field} ({given}) names no bucket; give {slip[1]}://BUCKET/FOLDER")
     return Path(given).expanduser()
 
 

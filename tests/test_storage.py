@@ -4,6 +4,7 @@ import random
 import pytest
 
 from cone_jax import buckets, storage
+from cone_jax.errors import UserError
 from tests import bucket_servers
 
 
@@ -50,6 +51,12 @@ def test_the_content_is_on_disk_before_the_name(tmp_path, monkeypatch):
     assert calls == [4, "replace"]
 
 
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_bucket_with_one_slash_is_not_a_folder_here(scheme):
+    with pytest.raises(UserError, match=rf"--workdir .* names no bucket; give {scheme}://BUCKET/"):
+        storage.path(f"{scheme}:/bucket/run", "--workdir")
+
+
 LARGE = 12 * 2**20 + 17
 
 
@@ -93,6 +100,16 @@ def test_a_file_arrives_to_its_last_byte(folder, end):
     for content in (end, b"rows\r\nof bytes" + end):
         (folder / "file").write_bytes(content)
         assert (folder / "file").read_bytes() == content
+
+
+def test_what_may_not_be_written_is_one_line(folder, proxy):
+    (folder / "there").write_bytes(b"before")
+    proxy.fault = lambda number: "403 Forbidden"
+    denied = r"large/there cannot be written: permission denied"
+    with pytest.raises(UserError, match=denied):
+        (folder / "there").write_bytes(b"after")
+    with pytest.raises(UserError, match=denied), storage.replacing(folder / "there") as unfinished:
+        unfinished.write_bytes(b"after")
 
 
 def test_a_copy_that_has_another_kind_of_checksum_is_compared_by_size(folder, monkeypatch):

@@ -36,7 +36,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from cone_jax import runtime, storage
 from cone_jax.console import program
 from cone_jax.data.sources import packed, splits, tfds
-from cone_jax.errors import Failure, UserError, optional_module
+from cone_jax.errors import Failure, StoreAway, UserError, optional_module
 from cone_jax.settings import Data
 
 _REQUEST = 32 * 2**20  # bytes of one request; what an interruption loses
@@ -87,9 +87,8 @@ class Stage:
         storage.path(self.url, "data.path")  # says what is missing to read it
         fsspec = optional_module("fsspec", "gcs")
         self._files, self._root = fsspec.url_to_fs(self.url)
-        self._top = (
-            Path(folder).expanduser() if folder else runtime.cache_directory() / "data"
-        ).absolute()
+        top = Path(folder).expanduser() if folder else runtime.cache_directory() / "data"
+        self._top = top.absolute()
         scheme, _, place = self.url.partition("://")
         self.folder = self._top / scheme / place
         self._versions = self._top / ".versions" / scheme / place
@@ -103,6 +102,8 @@ class Stage:
             found = self._files.find(place, detail=True)
         except FileNotFoundError:  # the bucket itself
             found = {}
+        except StoreAway:  # not for a user to mend
+            raise
         except Exception as error:  # each library has its own
             raise UserError(f"{where} cannot be listed: {_reason(error)}") from error
         names = {name[len(self._root) + 1 :]: name for name in sorted(found)}
@@ -343,9 +344,8 @@ def _of_tfds(stage: Stage, data: Data, part: str) -> Iterator[list[str]]:
     if builder is None or not tfds.is_array_record(builder):
         return  # the source says so
     folder = Path(builder.data_path).relative_to(stage.folder).as_posix()
-    with contextlib.suppress(
-        KeyError, ValueError
-    ):  # of a split that there is not: the source says so
+    # Of a split that there is not, the source says so.
+    with contextlib.suppress(KeyError, ValueError):
         files = {
             Path(each.filename).name.replace(".tfrecord-", ".array_record-")
             for each in builder.info.splits[part].file_instructions

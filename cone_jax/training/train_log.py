@@ -27,7 +27,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from cone_jax import distributed, objectives
+from cone_jax import distributed, objectives, storage
 from cone_jax.console import Chart, Metric, Report, duration, peak_memory, plain_lines, readable
 from cone_jax.errors import TrainingFailed
 from cone_jax.evaluation.accuracy import ACCURACY_CHART
@@ -278,17 +278,18 @@ class Profile:
     def __init__(self, steps: Sequence[int], workdir: Path) -> None:
         self._first, self._last = steps if steps else (0, -1)
         self._directory = workdir / DIRECTORY
-        self._tracing = False
+        self._trace: storage.MirroredFolder | None = None
 
     def before(self, step: int) -> None:
         """To be called before a step is dispatched."""
-        if not self._tracing and self._first <= step <= self._last:
-            jax.profiler.start_trace(str(self._directory), create_perfetto_trace=True)
-            self._tracing = True
+        if self._trace is None and self._first <= step <= self._last:
+            # The profiler writes to disks alone.
+            self._trace = storage.MirroredFolder(self._directory)
+            jax.profiler.start_trace(str(self._trace.path), create_perfetto_trace=True)
 
     def after(self, step: int, results: object) -> str | None:
         """To be called when a step has been dispatched; says where the trace is, once written."""
-        if not self._tracing or step < self._last:
+        if self._trace is None or step < self._last:
             return None
         jax.block_until_ready(results)
         self.close()
@@ -296,9 +297,10 @@ class Profile:
 
     def close(self) -> None:
         """Writes what there is of a trace."""
-        if self._tracing:
-            self._tracing = False
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
             jax.profiler.stop_trace()
+            trace.close()
 
 
 # What each part of the state is called in the overview.

@@ -8,12 +8,12 @@ import threading
 import numpy as np
 import pytest
 
-from cone_jax import storage
+from cone_jax import buckets, storage
 from cone_jax.data import packing, preparation, staging
 from cone_jax.data.sources import create, registry
-from cone_jax.errors import Failure, UserError
+from cone_jax.errors import Failure, StoreAway, UserError
 from cone_jax.modes import MODES, command_line
-from tests import object_stores
+from tests import bucket_servers, object_stores
 
 FILES = [f"{name}/{i}.png" for name in "abc" for i in range(10)]
 
@@ -262,6 +262,20 @@ def test_wrong_places_are_one_line(gs, options, words, tmp_path):
     with pytest.raises(UserError, match=words) as caught:
         create(kind, "train", stage=str(tmp_path), **options)
     assert "\n" not in str(caught.value)
+
+
+def test_a_store_that_is_away_is_nobodys_mistake(gs, packed, tmp_path, monkeypatch):
+    url = gs.put(packed, tmp_path.name)
+    monkeypatch.setattr(buckets._Outage, "patience", 0.0)
+    proxy = bucket_servers.FaultyProxy(0, lambda number: "503 Service Unavailable")
+    try:
+        with (
+            bucket_servers.reached("gcs", proxy.port),
+            pytest.raises(StoreAway, match="has not answered"),
+        ):
+            create("packed", "train", path=url, stage=str(tmp_path / "stage"))
+    finally:
+        proxy.close()
 
 
 def test_a_name_that_leads_out_of_the_folder_is_refused(gs, url, tmp_path, monkeypatch):

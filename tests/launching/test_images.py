@@ -106,6 +106,18 @@ def test_the_flags_of_a_manifest_are_understood(file, monkeypatch):
 
 
 @pytest.mark.parametrize("file", JOB_SETS, ids=lambda path: path.stem)
+def test_the_data_of_a_manifest_have_a_volume_to_be_staged_to(file):
+    """Or they go to the disk of a node, which need not have the room."""
+    spec = pod(yaml.safe_load(file.read_text()))
+    [container] = spec["containers"]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == "data"]
+    assert f"--config.data.stage={mount['mountPath']}" in container["args"]
+    [volume] = [each for each in spec["volumes"] if each["name"] == "data"]
+    claim = volume["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert int(claim["resources"]["requests"]["storage"].removesuffix("Gi")) * 2**30 > 144e9
+
+
+@pytest.mark.parametrize("file", JOB_SETS, ids=lambda path: path.stem)
 def test_every_host_of_a_manifest_is_counted_the_same(file):
     job_set = yaml.safe_load(file.read_text())
     job = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]

@@ -3,6 +3,7 @@
 Another process holds the locks of both all the while: modes that only read do not look at them.
 """
 
+import gzip
 import json
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def url(store):
 @pytest.fixture(scope="module")
 def trained(url, main):
     """The run in the bucket, before anything else is done with it."""
-    assert main([f"--workdir={url}/run", *FLAGS]) == 0
+    assert main([f"--workdir={url}/run", *FLAGS, "--config.profile_steps=(3, 4)"]) == 0
     return storage.path(f"{url}/run")
 
 
@@ -172,6 +173,12 @@ def test_sweep(trained, main, url, tmp_path, capsys):
         assert main([*command, f"--workdir={place}"]) == 0
         assert "1 of 1 runs are finished already" in capsys.readouterr().out
     assert (there / "table.md").read_bytes() == (here / "table.md").read_bytes()
+
+
+def test_a_trace_of_steps_is_there(trained):
+    traces = {Path(name).name: content for name, content in contents(trained, "profile").items()}
+    assert json.loads(gzip.decompress(traces["perfetto_trace.json.gz"]))["traceEvents"]
+    assert any(name.endswith(".xplane.pb") and content for name, content in traces.items())
 
 
 def test_only_the_checkpoints_that_are_kept_and_their_manifests_are_there(trained):

@@ -1,5 +1,6 @@
 """Runs in buckets of GCS and S3: the same numbers as on a disk, whatever fails between."""
 
+import json
 import os
 import re
 import signal
@@ -10,13 +11,14 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.kill_test import timeless_report
+from benchmarks import kill_test
 from cone_jax import storage
 from cone_jax.__main__ import main
 from cone_jax.errors import UserError
 from cone_jax.interop import files
 from cone_jax.workdir.checkpoints import CHECKPOINTS_FOLDER, COMMIT_FILE
-from cone_jax.workdir.metrics import METRICS_FILE, TIMING_FILE
+from cone_jax.workdir.lock import LOCK_FILE
+from cone_jax.workdir.metrics import TIMING_FILE
 from tests import bucket_servers, tiny_run
 
 FLAGS = (
@@ -74,32 +76,66 @@ def one_in_twenty_fails(number):
     return kinds[number // 20 % 3] if number % 20 == 3 else ""
 
 
-def test_killed_and_with_connections_that_fail_a_run_equals_one_on_a_disk(url, proxy, whole):
-    directory = storage.path(f"{url}/run")
-    process = start(directory)
-    wait_for_a_checkpoint(directory, process)
+def kill(moment, directory, said):
+    """Starts the run, and kills it in the first such moment."""
+    earlier = lock_of(directory)
+    said.write_text("")
+    process = subprocess.Popen(
+        [sys.executable, kill_test.__file__, "--announce", said, f"--workdir={directory}", *FLAGS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+    def has_come():
+        if moment == "starting":
+            return lock_of(directory) != earlier
+        if moment == "writing":
+            below = directory / CHECKPOINTS_FOLDER
+            return below.is_dir() and len(list(below.iterdir())) > len(checkpoints(directory))
+        return moment in said.read_text()
+
+    while not has_come():
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
+
+
+def lock_of(directory):
+    path = directory / LOCK_FILE
+    return json.loads(path.read_text())["token"] if path.exists() else ""
+
+
+def test_killed_and_with_connections_that_fail_a_run_equals_one_on_a_disk(
+    url, proxy, whole, tmp_path
+):
+    directory = storage.path(f"{url}/run")
+    for moment in ("starting", "compiling", "writing", "evaluating"):
+        kill(moment, directory, tmp_path / "said")
     proxy.fault = one_in_twenty_fails
     said, _ = start(directory).communicate()
     proxy.fault = lambda number: ""
     assert "finished at step 24" in said
+    assert said.count("takes over from") == 1
     assert proxy.failed > 10
     assert said.count("does not answer") == 1
-    assert (directory / METRICS_FILE).read_bytes() == (whole / METRICS_FILE).read_bytes()
+    assert not kill_test.differences(whole, directory, 24)
     assert {path.name for path in checkpoints(directory)} == {
         path.name for path in checkpoints(whole)
     }
-    assert timeless_report(directory) == timeless_report(whole)
     for name in ("config.json", "classes.json", TIMING_FILE):
         assert (directory / name).exists(), name
     assert any(path.name.startswith("events.") for path in directory.iterdir())
     assert not (directory / "lock.json").exists()
 
 
-def test_a_store_that_stays_away_ends_the_run_and_the_last_checkpoint_is_named(url, proxy):
+def test_a_store_that_stays_away_ends_the_run_which_names_a_checkpoint_and_goes_on_later(
+    url, proxy
+):
     directory = storage.path(f"{url}/away")
-    process = start(directory, "--config.checkpoint.store_timeout=2", "--config.steps=2000")
+    flags = ("--config.checkpoint.store_timeout=2", "--config.steps=2000")
+    process = start(directory, *flags)
     wait_for_a_checkpoint(directory, process)
     seen = {path.name for path in checkpoints(directory)}
     while {path.name for path in checkpoints(directory)} <= seen:  # until one is known for sure
@@ -110,8 +146,17 @@ def test_a_store_that_stays_away_ends_the_run_and_the_last_checkpoint_is_named(u
     proxy.fault = lambda number: ""
     assert process.returncode == 1
     assert "is out of reach" in said
-    assert re.search(r"checkpoint \d+ is intact(, or else \d+)?; start again with the same", said)
+    named = re.search(r"checkpoint (\d+) is intact(?:, or else (\d+))?; start again with", said)
     assert "Traceback" not in said
+    process = start(directory, *flags)
+    try:
+        gone_on = next((line for line in process.stdout if "steps from step " in line), "")
+    finally:
+        process.kill()
+        process.communicate()
+    assert int(gone_on.rpartition(" ")[2].replace(",", "")) >= min(
+        map(int, filter(None, named.groups()))
+    )
 
 
 @pytest.mark.parametrize(
