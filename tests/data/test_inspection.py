@@ -111,7 +111,25 @@ def test_a_folder_one_level_too_high_names_the_right_one(config, folder):
         datasets.check_classes(dataset, config.data, print)
     finding = inspection.wrong_level(folder.parent, dataset.class_names)[0]
     assert finding.problem == "wrong level"
-    assert str(folder) in finding.detail
+    assert finding.detail.endswith(f"--config.data.path={folder}")
+    spaced = folder.rename(folder.with_name("my photos"))
+    (finding,) = inspection.wrong_level(spaced.parent, ("my photos",))
+    assert finding.detail.endswith(f"--config.data.path='{spaced}'")
+
+
+@pytest.mark.parametrize("layout", ["parts", "classes"])
+def test_a_finding_about_a_class_names_its_folder(folder, layout):
+    root = folder if layout == "parts" else folder / "train"
+    for file in sorted((folder / "train" / "owl").iterdir())[1:]:
+        file.unlink()
+    for file in sorted((folder / "test" / "tit").iterdir())[1:]:
+        file.unlink()
+    counts = {"train": np.array([1, 12]), "test": np.array([3, 1 if layout == "parts" else 3])}
+    found = inspection._class_problems(("owl", "tit"), counts, str(root))
+    train, test = folder / "train", folder / "test"
+    expected = [(str(train / "owl"), "few pictures"), (str(test / "tit"), "few pictures")]
+    expected = expected if layout == "parts" else expected[:1]
+    assert [each[:2] for each in found] == [*expected, (str(train / "owl"), "imbalance")]
 
 
 def test_a_class_with_one_picture_ends_training_with_a_line(folder, tmp_path, capsys):
