@@ -172,13 +172,15 @@ def test_the_quick_look_stops_in_time_and_says_how_far_it_came(config, folder):
     assert inspection.quick_look(source, clock=lambda: next(ticks)) == ([], 0)
 
 
-@pytest.mark.parametrize(("limit", "tolerated"), [(0.01, 4), (0.0, 0)])
-def test_a_handful_of_bad_pictures_ends_no_run_unless_none_is_allowed(limit, tolerated):
+@pytest.mark.parametrize(
+    ("count", "limit", "tolerated"), [(40, 0.01, 4), (8, 0.01, 1), (1, 0.01, 0), (40, 0.0, 0)]
+)
+def test_a_handful_of_bad_pictures_ends_no_run_unless_none_is_allowed(count, limit, tolerated):
     class Source:
         class_names = ("a",)
 
         def __len__(self):
-            return 40
+            return count
 
         def __getitem__(self, index):
             raise decode.DamagedImage("torn")
