@@ -112,8 +112,12 @@ def print_training(
     seconds: float,
     directory: Path,
     use: str = "classify pictures",
+    sure: Mapping[str, str] | None = None,
 ) -> None:
-    """The end of training: what came out, where it is, what to do next."""
+    """The end of training: what came out, where it is, what to do next.
+
+    `sure` has the intervals of metrics that have one.
+    """
     say = plain_lines(console)
     say(f"finished at step {metrics['step']:,}")
     table = _table()
@@ -122,7 +126,8 @@ def print_training(
         if name in metrics:
             metric = find_metric(declared, name)
             heading = metric.label_of(name) if name in HEADLINES else name
-            table.add_row(heading, metric.text(metrics[name]))
+            interval = f" ({sure[name]})" if sure and name in sure else ""
+            table.add_row(heading, f"{metric.text(metrics[name])}{interval}")
     table.add_row("time", duration(seconds))
     table.add_row("memory", readable(peak_memory()))
     console.print(table)

@@ -19,11 +19,21 @@ def predict(export: Path, pictures: list[Path]) -> list[tuple[str, float]]:
     session = onnxruntime.InferenceSession(export / "model.onnx")
     found = []
     for path in pictures:
-        upright = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
-        (probabilities,) = session.run(["probabilities"], {"picture": np.asarray(upright)})
+        (probabilities,) = session.run(["probabilities"], {"picture": pixels(path)})
         best = int(probabilities[0].argmax())
         found.append((names[best], float(probabilities[0, best])))
     return found
+
+
+def pixels(path: Path) -> np.ndarray:
+    """A picture upright, on white where it is transparent: RGB, uint8 [height, width, 3]."""
+    picture = ImageOps.exif_transpose(Image.open(path))
+    if picture.mode.startswith("I"):  # 16 bits of grey; Pillow clips them at 255
+        picture = Image.fromarray((np.asarray(picture).astype(np.uint32) >> 8).astype(np.uint8))
+    if picture.has_transparency_data:
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture.convert("RGBA"))
+    return np.asarray(picture.convert("RGB"))
 
 
 if __name__ == "__main__":

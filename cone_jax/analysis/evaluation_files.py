@@ -18,6 +18,7 @@ from cone_jax.evaluation.detection import DetectionOutcome
 from cone_jax.evaluation.registry import Outcome
 from cone_jax.evaluation.robustness import RobustnessOutcome
 
+MISTAKES_FILE = "mistakes.png"
 _SHOWN_MISTAKES = 36
 _SHOWN_CLASSES = 10
 
@@ -45,7 +46,7 @@ def _(outcome: ClassificationOutcome, directory: Path) -> list[Path]:
         *_write_predictions(outcome, directory / "predictions.csv"),
     ]
     mistakes = _most_confident_mistakes(outcome)
-    sheet = directory / "mistakes.png"
+    sheet = directory / MISTAKES_FILE
     if len(mistakes):
         paths.append(_write_mistakes(outcome, mistakes, sheet))
     else:  # one of an earlier evaluation would be taken for this one's
@@ -75,8 +76,10 @@ def _(outcome: ClassificationOutcome) -> dict[str, str]:
         )
         for score in worst
     }
-    sure = interval_text(outcome.result.top1, outcome.result.examples)
-    counted = {"examples": f"{outcome.result.examples:,}", "top1, 95 % interval": sure}
+    result, counted = outcome.result, {"examples": f"{outcome.result.examples:,}"}
+    for name in ("top1", "top5"):
+        sure = interval_text(getattr(result, name), result.examples)
+        counted[f"{name}, 95 % interval"] = sure
     return counted | hardest
 
 

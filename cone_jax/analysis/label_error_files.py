@@ -173,7 +173,11 @@ def _row(finding: Finding, dataset: Dataset, given: str | None) -> Markup:
     )
     names = dataset.class_names
     others = page.join(
-        page.thumbnail(pixels(dataset.train, record), names[_label(dataset.train, record)], ())
+        page.thumbnail(
+            pixels(dataset.train, record),
+            names[_label(dataset.train, record)],
+            (Path(dataset.train.describe(record)).name,),
+        )
         for record in finding.against[:_NEIGHBOURS]
     )
     choices = Markup("").join(

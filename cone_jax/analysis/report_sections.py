@@ -17,7 +17,7 @@ from cone_jax.analysis.page import Section
 from cone_jax.analysis.paper_figures import classes_panel, one_class_panel
 from cone_jax.analysis.report_inputs import Evidence
 from cone_jax.console import HEADLINES, Chart, duration, find_metric
-from cone_jax.evaluation.accuracy import interval_text
+from cone_jax.evaluation.accuracy import SPLIT_ACCURACIES, interval_text
 from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir import flatten
 
@@ -36,7 +36,8 @@ def opening(evidence: Evidence) -> Markup:
     for name in HEADLINES:
         value, metric = run.last(name), find_metric(run.declared_metrics, name)
         if value is not None:
-            tiles.append((metric.text(value), metric.label_of(name)))
+            sure = _interval(evidence, name, value)
+            tiles.append((metric.text(value), f"{metric.label_of(name)}{sure}"))
     seconds = run.last("time/seconds")
     if seconds is not None:
         tiles.append((duration(seconds), "training time"))
@@ -56,7 +57,10 @@ def results(evidence: Evidence) -> Section | None:
             continue
         metric = find_metric(run.declared_metrics, name)
         best = (np.nanargmin if metric.better == "lower" else np.nanargmax)(series.values)
-        scores = (metric.text(series.values[at]) for at in (-1, best))
+        scores = (
+            f"{metric.text(value)}{_interval(evidence, name, value)}"
+            for value in (series.values[-1], series.values[best])
+        )
         at = int(series.steps[best])
         rows.append((name, *scores, f"{at:,}{evidence.epoch_text(at)}"))
     parts = []
@@ -66,6 +70,13 @@ def results(evidence: Evidence) -> Section | None:
     if evidence.missing:
         parts.append(page.paragraph(f"Left out, because it is not at hand: {evidence.missing}"))
     return Section("results", "Results", page.join(parts)) if parts else None
+
+
+def _interval(evidence: Evidence, name: str, value: float) -> str:
+    """In brackets, of an accuracy on the test split; nothing of anything else."""
+    if name not in SPLIT_ACCURACIES or evidence.snapshot is None:
+        return ""
+    return f" ({interval_text(value, len(evidence.snapshot.labels))})"
 
 
 def curves(evidence: Evidence) -> Section | None:
@@ -182,17 +193,20 @@ def pulls(evidence: Evidence) -> Section | None:
     for index, query in enumerate(evidence.training_pictures(sheet.queries.tolist())):
         name = names[sheet.labels[index]]
         columns = ends(sheet, index, _PULLS_EACH)
-        found = evidence.training_pictures(sheet.positives[index, columns].tolist())
+        records = sheet.positives[index, columns].tolist()
+        found = evidence.training_pictures(records)
         thumbnails = []
-        for column, picture in zip(columns, found, strict=True):
+        for column, record, picture in zip(columns, records, found, strict=True):
             alpha = format_alpha(sheet.alpha[index, column])
-            lines = [f"cos {sheet.similarity[index, column]:.3f}"]
+            file = evidence.file_name(evidence.train, record)
+            lines = [f"cos {sheet.similarity[index, column]:.3f}", *file]
             thumbnails.append(page.thumbnail(picture, f"α {alpha}", lines))
         groups = [page.group("most similar positives", thumbnails[:_PULLS_EACH])]
         if thumbnails[_PULLS_EACH:]:
             groups.append(page.group("least similar positives", thumbnails[_PULLS_EACH:]))
         positives = int(np.isfinite(sheet.alpha[index]).sum())
-        head = page.thumbnail(query, name, [f"{positives} positive rows"], "query")
+        file = evidence.file_name(evidence.train, int(sheet.queries[index]))
+        head = page.thumbnail(query, name, [f"{positives} positive rows", *file], "query")
         rows.append(page.sheet(head, groups))
     intro = page.paragraph(
         "Training pictures beside the most and the least similar positives in the bank, row by "

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from PIL import Image, ImageDraw, ImageFont
 
 from cone_jax import storage
+from cone_jax.console import Report
 from cone_jax.data import datasets, object_drawing
 from cone_jax.data.sources import has_objects
 from cone_jax.errors import UserError
@@ -75,6 +76,16 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 def missing_characters(texts: Sequence[str]) -> str:
     """The characters for which no font is to be found; they show as boxes."""
     return _font("".join(texts))[1]
+
+
+def say_missing_characters(texts: Sequence[str], say: Report) -> None:
+    """Tells why some characters of a sheet are boxes, and what helps."""
+    missing = missing_characters(texts)
+    if missing:
+        say(
+            f"warning: no font on this machine has {missing[:10]!r}, so these show as boxes; "
+            "install one that does, such as Noto Sans CJK"
+        )
 
 
 def _font(text: str) -> tuple[Font, str]:

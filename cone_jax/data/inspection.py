@@ -9,6 +9,7 @@ thumbnails agree: the same photograph resized, compressed again, or with a littl
 
 import hashlib
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from PIL import Image
 
 from cone_jax.data import decode, image_container
 from cone_jax.data.datasets import Dataset, known_labels
-from cone_jax.data.sources import Source, has_objects
+from cone_jax.data.sources import Source, has_objects, splits
 from cone_jax.data.sources.image_folder import EXTENSIONS
 from cone_jax.errors import UserError
 
@@ -228,19 +229,25 @@ def _class_problems(
         for split, least in (("train", _FEW), ("test", 2)):
             count = int(counts[split][label])
             if count < least:
-                yield Finding(
-                    os.path.join(root, name) if root else name,
-                    "few pictures",
-                    f"{count} in {split}",
-                )
+                place = _class_folder(root, name, split)
+                yield Finding(place, "few pictures", f"{count} in {split}")
     largest, smallest = int(counts["train"].max()), int(counts["train"].min())
     if len(names) > 1 and largest >= _IMBALANCED * max(smallest, 1):
         rare = names[int(counts["train"].argmin())]
         yield Finding(
-            os.path.join(root, rare) if root else rare,
+            _class_folder(root, rare, "train"),
             "imbalance",
             f"{smallest} training pictures, the largest class has {largest}",
         )
+
+
+def _class_folder(root: str, name: str, split: str) -> str:
+    """Where the pictures of a class are, in either layout; its name where there is no folder."""
+    if not root:
+        return name
+    part = splits.match(split, [folder.name for folder in _folders(Path(root))])
+    inside = os.path.join(root, part or "", name)
+    return inside if os.path.isdir(inside) else os.path.join(root, name)
 
 
 def wrong_level(root: Path, names: Sequence[str]) -> list[Finding]:
@@ -251,8 +258,10 @@ def wrong_level(root: Path, names: Sequence[str]) -> list[Finding]:
         parents = [parent for parent in parents if parent.is_dir()]
     below = [tuple(folder.name for folder in _folders(parent)) for parent in parents]
     if len(names) == 1 and below and len(below[0]) > 1:
-        cure = f"its folders look like the classes; give data.path={parents[0]}"
-        return [Finding(str(parents[0]), "wrong level", cure)]
+        flag = f"--config.data.path={shlex.quote(str(parents[0]))}"
+        return [
+            Finding(str(parents[0]), "wrong level", f"its folders look like the classes: {flag}")
+        ]
     if len(names) > 1 and len(parents) > 1 and all(len(each) > 1 for each in below):
         shared = set(below[0]).intersection(*below[1:])
         if shared:

@@ -96,7 +96,8 @@ Sample = dict[str, Any]
 Transform = TypeVar("Transform")
 
 NOT_DAMAGED = -1
-# So many damaged files never end a run, unless they are more than a tenth of its pictures.
+# So many damaged files never end a run, unless they are more than a tenth of its pictures. One
+# never does: what is held out of a small folder may be fewer than ten.
 HANDFUL = 5
 
 
@@ -261,7 +262,8 @@ class DamageTally:
             if record in self._seen:
                 continue
             self._seen.add(record)
-            handful = min(HANDFUL, among // 10) if self._limit > 0 else 0
+            tenth = max(among // 10, 1)
+            handful = min(HANDFUL, tenth, among - 1) if self._limit > 0 else 0
             reason = decode.reason_unreadable(self._source, record)
             if len(self._seen) <= 5:
                 self._report(f"cannot read {self._source.describe(record)}; replaced ({reason})")

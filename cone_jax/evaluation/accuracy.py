@@ -18,6 +18,8 @@ from cone_jax.console import Chart, Metric
 from cone_jax.evaluation.inference import Network, infer
 from cone_jax.models import EncoderOutput
 
+# Of the test split, by full names: shares of its pictures, which have a Wilson interval.
+SPLIT_ACCURACIES = ("test/top1", "test/top5")
 RANKS = 5  # how many of the most probable classes count for top-5
 BINS = 15  # of the calibration error
 

@@ -1,6 +1,5 @@
 """``--mode=check``, ``prepare``, ``pack`` and ``preview``: data sets before training."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -8,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cone_jax.analysis import check_files
-from cone_jax.console import Report, plain_lines
+from cone_jax.console import plain_lines
 from cone_jax.data import contact_sheet as previews
 from cone_jax.data import datasets, inspection, packing, preparation
 from cone_jax.errors import UserError
@@ -84,15 +83,6 @@ def pack(arguments: Arguments, console: Console) -> None:
     )
 
 
-def _say_missing(class_names: Sequence[str], say: Report) -> None:
-    missing = previews.missing_characters(class_names)
-    if missing:
-        say(
-            f"warning: no font on this machine has {missing[:10]!r}, so these show as boxes; "
-            "install one that does, such as Noto Sans CJK"
-        )
-
-
 def preview(arguments: Arguments, console: Console) -> None:
     """Draws the first training samples as the network will see them.
 
@@ -103,7 +93,7 @@ def preview(arguments: Arguments, console: Console) -> None:
         path = arguments.output or arguments.workdir / "preview.png"
         written = previews.write_training_samples(arguments.config, path)
         train = datasets.open_split(arguments.config.data, arguments.config.data.train_split)
-        _say_missing(train.class_names, say)
+        previews.say_missing_characters(train.class_names, say)
         say(f"written: {written} (augmented training samples with their classes)")
         return
     run = RunDirectory.open(arguments.workdir).run

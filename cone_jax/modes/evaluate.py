@@ -8,7 +8,9 @@ from rich.console import Console
 
 from cone_jax import distributed, spec_strings, storage
 from cone_jax.analysis import evaluation_files
+from cone_jax.analysis.evaluation_files import MISTAKES_FILE
 from cone_jax.console import Metric, plain_lines, print_evaluation
+from cone_jax.data import contact_sheet
 from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
 from cone_jax.evaluation.classification import Classification, ClassificationOutcome
@@ -64,11 +66,23 @@ def evaluate_checkpoint(
         scores |= evaluator.named(outcome)
         declared |= evaluator.declared()
         remarks = remarks or evaluation_files.remarks(outcome)
-    print_evaluation(console, directory.title(number), scores, declared, remarks)
+    title = f"{directory.title(number)}{_epoch_text(directory, number)}"
+    print_evaluation(console, title, scores, declared, remarks)
     if distributed.is_primary():
         for path in _write(directory.path, number, scores, outcomes):
             plain_lines(console)(f"written: {path}")
+            if path.name == MISTAKES_FILE:
+                names = directory.run.dataset.class_names
+                contact_sheet.say_missing_characters(names, plain_lines(console))
     return scores
+
+
+def _epoch_text(directory: Evaluated, step: int) -> str:
+    """In brackets, of its stage; nothing of a network that no run of ours has trained."""
+    if not isinstance(directory, RunDirectory):
+        return ""
+    stage = directory.run.stage_at(step)
+    return f" (epoch {(step - stage.first_step) / stage.steps_per_epoch:.4g})"
 
 
 def _outcomes(

@@ -1,12 +1,17 @@
 """``--mode=train``: train a recipe, or go on with an interrupted run."""
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from rich.console import Console
 
 from cone_jax import training
 from cone_jax.analysis import report
+from cone_jax.analysis.snapshot import Snapshot
 from cone_jax.analysis.tensorboard_images import TensorboardImages
 from cone_jax.console import plain_lines, print_training
 from cone_jax.evaluation import registry
+from cone_jax.evaluation.accuracy import SPLIT_ACCURACIES, interval_text
 from cone_jax.modes.command_line import Arguments
 from cone_jax.training import pretrained
 from cone_jax.training.run_directory import RunDirectory
@@ -25,4 +30,20 @@ def train(arguments: Arguments, console: Console) -> None:
     declared = registry.declared_metrics(config)
     detects = RunDirectory.open(arguments.workdir).has_objects
     use = "detect objects" if detects else "classify pictures"
-    print_training(console, metrics, declared, timing["time/seconds"], arguments.workdir, use)
+    seconds, sure = timing["time/seconds"], _intervals(metrics, arguments.workdir)
+    print_training(console, metrics, declared, seconds, arguments.workdir, use, sure)
+
+
+def _intervals(metrics: Mapping[str, float], directory: Path) -> dict[str, str]:
+    """Of the accuracies on the test split, whose size the report's snapshot knows."""
+    try:
+        snapshot = Snapshot.load(directory, int(metrics["step"]))
+    except Exception:  # a store that is away now: the run itself went well
+        return {}
+    if snapshot is None:
+        return {}
+    return {
+        name: interval_text(metrics[name], len(snapshot.labels))
+        for name in SPLIT_ACCURACIES
+        if name in metrics
+    }

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
@@ -131,6 +132,9 @@ def test_wrong_labels_come_first_with_the_right_class_proposed(run, table):
     assert len(hits) >= len(truth) - 1
     assert all(row["proposed"] == truth[row["path"]] for row in hits)
     assert all(row["neighbours_against"] for row in hits)
+    page = (run / label_error_files.PAGE_FILE).read_text()
+    neighbour = page.partition('<div class="others">')[2].partition("</div>")[0]
+    assert re.search(r"<span>train\.npz\[\d+\]</span>", neighbour)
 
 
 def test_no_picture_is_judged_by_a_network_that_learned_it(run, table):

@@ -13,6 +13,7 @@ from cone_jax import workdir
 from cone_jax.analysis import report, report_answers, report_sections
 from cone_jax.analysis.report_inputs import Evidence, gather
 from cone_jax.errors import UserError
+from cone_jax.evaluation.accuracy import interval_text
 from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir.metrics import METRICS_FILE, latest_values
 from tests.analysis import browser
@@ -98,6 +99,8 @@ def test_charts_fold_away_and_pictures_name_their_record(written):
     neighbours = text.partition('<section id="neighbours">')[2].partition("</section>")[0]
     assert "test.npz[" in neighbours
     assert "train.npz[" in neighbours
+    pulls = text.partition('<section id="positives">')[2].partition("</section>")[0]
+    assert pulls.count("train.npz[") == pulls.count('class="thumb') > 4
 
 
 def test_every_recorded_metric_has_its_curve(page, small_run):
@@ -122,6 +125,9 @@ def test_numbers_are_those_of_the_metrics_file(page, small_run):
     final = latest_values(small_run.directory / METRICS_FILE)
     assert f"{final['test/top1']:.2%}" in page.text
     assert f"{final['test/loss']:.4f}" in page.text
+    interval = interval_text(final["test/top1"], 300)
+    assert f"test top-1 ({interval})" in page.text
+    assert f"{final['test/top5']:.2%} ({interval_text(final['test/top5'], 300)})" in page.text
     right = round(final["test/top1"] * 300)
     assert f"{right} of 300 test pictures are right, at step 8." in page.text
 

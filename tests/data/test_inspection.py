@@ -111,7 +111,25 @@ def test_a_folder_one_level_too_high_names_the_right_one(config, folder):
         datasets.check_classes(dataset, config.data, print)
     finding = inspection.wrong_level(folder.parent, dataset.class_names)[0]
     assert finding.problem == "wrong level"
-    assert str(folder) in finding.detail
+    assert finding.detail.endswith(f"--config.data.path={folder}")
+    spaced = folder.rename(folder.with_name("my photos"))
+    (finding,) = inspection.wrong_level(spaced.parent, ("my photos",))
+    assert finding.detail.endswith(f"--config.data.path='{spaced}'")
+
+
+@pytest.mark.parametrize("layout", ["parts", "classes"])
+def test_a_finding_about_a_class_names_its_folder(folder, layout):
+    root = folder if layout == "parts" else folder / "train"
+    for file in sorted((folder / "train" / "owl").iterdir())[1:]:
+        file.unlink()
+    for file in sorted((folder / "test" / "tit").iterdir())[1:]:
+        file.unlink()
+    counts = {"train": np.array([1, 12]), "test": np.array([3, 1 if layout == "parts" else 3])}
+    found = inspection._class_problems(("owl", "tit"), counts, str(root))
+    train, test = folder / "train", folder / "test"
+    expected = [(str(train / "owl"), "few pictures"), (str(test / "tit"), "few pictures")]
+    expected = expected if layout == "parts" else expected[:1]
+    assert [each[:2] for each in found] == [*expected, (str(train / "owl"), "imbalance")]
 
 
 def test_a_class_with_one_picture_ends_training_with_a_line(folder, tmp_path, capsys):
@@ -154,13 +172,15 @@ def test_the_quick_look_stops_in_time_and_says_how_far_it_came(config, folder):
     assert inspection.quick_look(source, clock=lambda: next(ticks)) == ([], 0)
 
 
-@pytest.mark.parametrize(("limit", "tolerated"), [(0.01, 4), (0.0, 0)])
-def test_a_handful_of_bad_pictures_ends_no_run_unless_none_is_allowed(limit, tolerated):
+@pytest.mark.parametrize(
+    ("count", "limit", "tolerated"), [(40, 0.01, 4), (8, 0.01, 1), (1, 0.01, 0), (40, 0.0, 0)]
+)
+def test_a_handful_of_bad_pictures_ends_no_run_unless_none_is_allowed(count, limit, tolerated):
     class Source:
         class_names = ("a",)
 
         def __len__(self):
-            return 40
+            return count
 
         def __getitem__(self, index):
             raise decode.DamagedImage("torn")

@@ -98,7 +98,7 @@ def export(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Pictures of several sizes and formats, one of them to be turned."""
+    """Pictures of several sizes, formats and modes, one of them to be turned."""
     folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(1)
     paths = []
     for number, shape in enumerate([(40, 50, 3), (300, 90, 3), (20, 25, 3), (64, 33)]):
@@ -107,6 +107,18 @@ def pictures(tmp_path_factory):
         exif[0x0112] = 6 if number == 0 else 1
         Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(path, exif=exif)
         paths.append(path)
+    noise = rng.integers(0, 256, (40, 50, 4), np.uint8)
+    for name, picture in {
+        "transparent.png": Image.fromarray(noise),
+        "transparent.webp": Image.fromarray(noise),
+        "grey_alpha.png": Image.fromarray(noise[..., :2]),
+        "palette.png": Image.fromarray(noise[..., :3]).quantize(16),
+        "16_bits.png": Image.fromarray(noise[..., 0].astype(np.uint16) * 257),
+        "ink.jpg": Image.fromarray(noise[..., :3]).convert("CMYK"),
+    }.items():
+        transparency = {"transparency": 3} if name == "palette.png" else {}
+        picture.save(folder / name, **transparency)
+        paths.append(folder / name)
     return paths
 
 

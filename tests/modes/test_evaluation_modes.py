@@ -10,6 +10,7 @@ from PIL import Image
 from rich.console import Console
 
 from cone_jax import training
+from cone_jax.data import contact_sheet
 from cone_jax.errors import UserError
 from cone_jax.evaluation.corruptions import CORRUPTIONS
 from cone_jax.modes import MODES, command_line
@@ -46,7 +47,7 @@ def scores_in(record, prefix):
     return {name: value for name, value in record.items() if name.startswith(f"{prefix}/")}
 
 
-def test_evaluators_from_training_to_their_files(trained):
+def test_evaluators_from_training_to_their_files(trained, monkeypatch):
     records = {record["step"]: record for record in read_records(trained / "metrics.jsonl")}
 
     def measured(prefix):
@@ -64,7 +65,10 @@ def test_evaluators_from_training_to_their_files(trained):
     best = RunDirectory.open(trained).resolve("best")
     assert best == min(losses, key=losses.get)
 
-    run_mode("evaluate", trained, "--step=24")
+    said = Console(file=io.StringIO(), width=200)
+    run_mode("evaluate", trained, "--step=24", console=said)
+    assert ", step 24 (epoch 3)" in said.file.getvalue()
+    assert "no font" not in said.file.getvalue()
     again = json.loads((trained / "evaluation.json").read_text())
     recorded = {name: value for name, value in records[24].items() if name.startswith("test")}
     assert again == {"step": 24} | recorded
@@ -73,7 +77,9 @@ def test_evaluators_from_training_to_their_files(trained):
     run_mode("evaluate", trained, "--step=24", "--evaluators=classification('train', name='fit')")
     more = json.loads((trained / "evaluation.json").read_text())
     assert more.keys() - again.keys() == {f"fit/{name}" for name in _metrics()}
-    run_mode("evaluate", trained, "--step=12", f"--evaluators={KEY}")
+    monkeypatch.setattr(contact_sheet, "missing_characters", lambda names: "猫")
+    run_mode("evaluate", trained, "--step=12", f"--evaluators={KEY}", console=said)
+    assert "warning: no font on this machine has '猫'" in said.file.getvalue()
     earlier = json.loads((trained / "evaluation.json").read_text())
     assert earlier == {"step": 12} | scores_in(records[12], "test_key")
     _check_files(trained, records[24])

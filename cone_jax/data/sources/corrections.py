@@ -87,6 +87,7 @@ class Corrected:
         self._source = source
         self.labels = labels
         self.class_names = source.class_names
+        self.is_holdout = getattr(source, "is_holdout", False)
 
     def __len__(self) -> int:
         return len(self._source)

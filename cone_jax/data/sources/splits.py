@@ -175,6 +175,7 @@ class Subset:
         self._records = records
         self.class_names = source.class_names
         self.label_kind = getattr(source, "label_kind", "class")
+        self.is_holdout = getattr(source, "is_holdout", False)
         labels = getattr(source, "labels", None)
         self.labels = None if labels is None else labels[records]
 
@@ -255,7 +256,9 @@ def _open_term(term: str, open_part: Callable[[str], Source], holdout: float, se
     check_holdout(holdout, "test", f"split {term!r}")
     source = open_part(name)
     held = _held_out(source, holdout, seed)
-    return Subset(source, np.flatnonzero(held == (part == "held_out")))
+    subset = Subset(source, np.flatnonzero(held == (part == "held_out")))
+    subset.is_holdout = part == "held_out"
+    return subset
 
 
 def _held_out(source: Source, holdout: float, seed: int) -> np.ndarray:

@@ -139,7 +139,8 @@ def _select(rows: list[Row], split: str, root: Path, data: Data) -> ImageFolderS
     if hold:
         splits.check_holdout(data.holdout, split, f"data.path ({data.path})")
         chosen = _held(chosen, split, data)
-    return _source(chosen, names, root, data)
+    is_holdout = hold and splits.part(split) == "held-out"
+    return _source(chosen, names, root, data, is_holdout)
 
 
 def _held(rows: list[Row], split: str, data: Data) -> list[Row]:
@@ -154,7 +155,9 @@ def _held(rows: list[Row], split: str, data: Data) -> list[Row]:
     return kept
 
 
-def _source(rows: list[Row], names: tuple[str, ...], root: Path, data: Data) -> ImageFolderSource:
+def _source(
+    rows: list[Row], names: tuple[str, ...], root: Path, data: Data, is_holdout: bool
+) -> ImageFolderSource:
     places = {name: label for label, name in enumerate(names)}
     ordered = sorted(rows, key=lambda row: (row.label, os.fsencode(row.path)))
     missing = [row.path for row in ordered if not os.path.exists(os.path.join(root, row.path))]
@@ -172,4 +175,5 @@ def _source(rows: list[Row], names: tuple[str, ...], root: Path, data: Data) -> 
     if not ordered:
         raise UserError(f"data.path ({data.path}) leaves nothing to test on; add more pictures")
     paths = [os.fsencode(row.path) for row in ordered]
-    return ImageFolderSource(root, names, paths, [places[row.label] for row in ordered])
+    labels = [places[row.label] for row in ordered]
+    return ImageFolderSource(root, names, paths, labels, is_holdout)

@@ -42,6 +42,8 @@ class Sample(NamedTuple):
 class WebDatasetSource:
     """Pictures of one split, read from their place in its shards."""
 
+    is_holdout = False  # whether it is what `data.holdout` leaves to test on
+
     def __init__(
         self, shards: list[str], class_names: tuple[str, ...], samples: list[Sample]
     ) -> None:
@@ -92,10 +94,14 @@ def open_webdataset(split: str, data: Data) -> WebDatasetSource:
     own = splits.match(split, parts)
     if own not in (None, train):
         return _source(parts[str(own)], _read(parts[str(own)]), names, root)
+    is_holdout = False
     if splits.part(split) == "held-out" or splits.match("test", parts) is None:
         splits.check_holdout(data.holdout, split, f"data.path ({root})")
         trained = _held(trained, split, data)
-    return _source(parts[train], trained, names, root)
+        is_holdout = splits.part(split) == "held-out"
+    source = _source(parts[train], trained, names, root)
+    source.is_holdout = is_holdout
+    return source
 
 
 def _shards(root: Path) -> dict[str, list[str]]:

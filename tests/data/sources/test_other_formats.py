@@ -160,7 +160,9 @@ def test_batches_are_those_of_the_folder_from_any_step_on(kind, written, folder)
             np.testing.assert_array_equal(column, streams[1][step][name])
 
 
-def test_hold_outs_are_those_of_the_folder(tmp_path):
+@pytest.fixture
+def undivided(tmp_path):
+    """A folder without a part to test on, and the same pictures as a table and in a shard."""
     write_pictures(tmp_path / "both", splits=("train",))
     folder = tmp_path / "both" / "train"
     files = [path for path, _, _ in rows_of(tmp_path / "both", ("train",))]
@@ -175,11 +177,37 @@ def test_hold_outs_are_those_of_the_folder(tmp_path):
             member = tarfile.TarInfo(f"{path.rpartition('.')[0]}.cls")
             member.size = len(label)
             archive.addfile(member, io.BytesIO(label))
+    return {"image_folder": folder, "table": folder / "all.csv", "webdataset": shards}
+
+
+def test_hold_outs_are_those_of_the_folder(undivided):
     for split in SPLITS:
         options = {"holdout": 0.3, "holdout_seed": 4}
-        expected = records(create("image_folder", split, path=str(folder), **options))
-        for kind, path in (("table", folder / "all.csv"), ("webdataset", shards)):
-            assert records(create(kind, split, path=str(path), **options)) == expected
+        expected, *others = (
+            records(create(kind, split, path=str(path), **options))
+            for kind, path in undivided.items()
+        )
+        assert others == [expected, expected]
+
+
+def test_a_class_with_one_held_out_picture_brings_a_warning_whatever_the_format(
+    undivided, written, tmp_path
+):
+    """Only a part to test on of the user's own must have more."""
+    _, saved = written["hf_datasets"]
+    wrong = tmp_path / "corrections.csv"
+    wrong.write_text("path,label,corrected\nowl/0.png,owl,\n")
+    cases = [(kind, path, {}) for kind, path in undivided.items()]
+    cases.append(("hf_datasets", saved / "train", {}))
+    folder = undivided["image_folder"]
+    cases.append(("image_folder", folder, {"corrections": str(wrong)}))
+    cases.append(("image_folder", folder, {"test_split": "train[held_out]"}))
+    for kind, path, fields in cases:
+        config = config_lib.default()
+        config.data.update({"source": kind, "path": str(path), "holdout": 0.1, **fields})
+        said = []
+        datasets.check_classes(datasets.open_dataset(config.data), config.data, said.append)
+        assert any("3 of 3 classes have one test image" in line for line in said), kind
 
 
 def test_a_picture_that_is_gone_or_broken_is_damaged_as_in_the_folder(written, folder, tmp_path):
