@@ -36,6 +36,8 @@ from cone_jax.workdir.metrics import (
 )
 
 _SHOWN_FILES = 20  # unreadable ones
+# Sources whose pictures are somebody's own files; others were written by a program that read them.
+_OF_PICTURES = ("image_folder", "table", "webdataset", "hf_datasets")
 # Learning rates that no trained network should start with.
 _FROM_SCRATCH = {"sgd": 0.05, "adamw": 1e-3}
 _SMALL_TEST_SET = 2000  # an accuracy on fewer pictures is shown with its interval
@@ -140,14 +142,15 @@ def _is_finished(run: Run, directory: Path, step: int) -> bool:
 def _look_before_training(run: Run, say: Report) -> None:
     """What is wrong with data or weights comes out before anything is written."""
     datasets.check_classes(run.dataset, run.config.data, say)
-    if run.config.data.source == "image_folder" and distributed.is_primary():
+    if run.config.data.source in _OF_PICTURES and distributed.is_primary():
         from cone_jax.data import inspection  # a run on arrays has no files to look at
 
-        bad, looked = inspection.quick_look(run.dataset.train, threads=run.config.data.threads)
-        for path, reason in bad[:_SHOWN_FILES]:
-            say(f"unreadable: {path}: {reason}")
-        if bad:
-            say(f"{len(bad)} of {looked:,} pictures cannot be read; --mode=check tells more")
+        for split in (run.dataset.train, run.dataset.test):
+            bad, looked = inspection.quick_look(split, threads=run.config.data.threads)
+            for path, reason in bad[:_SHOWN_FILES]:
+                say(f"unreadable: {path}: {reason}")
+            if bad:
+                say(f"{len(bad)} of {looked:,} pictures cannot be read; --mode=check tells more")
     optimizer = run.config.optimizer
     if run.config.init_from:
         pretrained.check(run, say)
@@ -160,6 +163,13 @@ def _look_before_training(run: Run, say: Report) -> None:
                 f"training from scratch by {optimizer.name} and will undo much of init_from; "
                 "configs/finetune.py is made for it, or lower the rate or optimizer.backbone_rate"
             )
+
+
+def _length_field(config: ConfigDict) -> str:
+    """What makes a run longer or shorter."""
+    if config.steps:
+        return "steps"
+    return "budget" if "epochs" in dict(config.derive) else "epochs"
 
 
 def _open_writer(
@@ -195,7 +205,7 @@ def _run_stage(
         batch_size=stage.config.batch_size,
         first_step=first_step,
         epoch_zero=stage.first_step,
-        length_field="budget" if stage.config.derive else "epochs",
+        length_field=_length_field(stage.config),
     )
     profile = Profile(stage.config.profile_steps, checkpoints.workdir)
     with display, train_log.explained(stage.config, stage.mesh), contextlib.closing(profile):

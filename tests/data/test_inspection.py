@@ -201,8 +201,11 @@ def test_training_lists_unreadable_files_before_it_begins(config, folder, tmp_pa
     from cone_jax.training import loop
     from cone_jax.training.run import Run
 
-    (folder / "train" / "owl" / "00.jpg").write_bytes(b"no picture")
+    for split in ("train", "test"):
+        (folder / split / "owl" / "00.jpg").write_bytes(b"no picture")
     said: list[str] = []
     loop._look_before_training(Run.open(config), said.append)
-    assert f"unreadable: {folder}/train/owl/00.jpg: not a JPEG, PNG, WebP or BMP file" in said
+    for split in ("train", "test"):
+        reason = "not a JPEG, PNG, WebP or BMP file"
+        assert f"unreadable: {folder}/{split}/owl/00.jpg: {reason}" in said
     assert any("1 of 24 pictures cannot be read" in line for line in said)

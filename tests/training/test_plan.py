@@ -169,6 +169,14 @@ def test_terms_that_hardly_ever_count_are_named_before_training(config):
     assert not list(Run.open(config).idle_terms())
 
 
+def test_the_field_that_changes_the_length_is_one_that_may(config):
+    assert loop._length_field(config) == "budget"
+    config.derive = ()
+    assert loop._length_field(config) == "epochs"
+    config.steps = 40
+    assert loop._length_field(config) == "steps"
+
+
 def test_the_first_steps_tell_how_long_the_run_will_take():
     times = iter((0.0, 60.0, 62.0, 64.0, 66.0))  # the second call ends the compilation
     estimate = Estimate(301, "--config.budget changes it", clock=lambda: next(times))
