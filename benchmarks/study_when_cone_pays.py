@@ -36,6 +36,7 @@ import study_report
 from scipy import special
 
 import cone_jax
+from cone_jax import workdir
 from cone_jax.analysis import figure_style
 from cone_jax.analysis.tables import markdown_table
 from cone_jax.config import run_config
@@ -119,11 +120,13 @@ def task(key: Key, stretch: float, arguments: argparse.Namespace) -> tuple[str, 
     if missing:
         wanted = "weights" if missing == ["init_from"] else key.set
         raise UserError(f"--{wanted} is needed")
-    if key.equal == "time":
-        places["epochs"] = max(round(config.epochs * stretch), 1)
     if arguments.steps:
         places["steps"] = arguments.steps
     directory = Path(arguments.output).absolute() / "-".join(map(str, key)).replace(" ", "_")
+    if key.equal == "time":
+        places["epochs"] = max(round(config.epochs * stretch), 1)
+        if (directory / workdir.CONFIG_FILE).exists():  # begun: it stays as long
+            places["epochs"] = workdir.load_config(directory).epochs
     if key.noise:
         directory.mkdir(parents=True, exist_ok=True)
         found = definition.apply_settings(config, places)
