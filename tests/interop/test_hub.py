@@ -74,9 +74,15 @@ def server():
             )
         running.add("me/no_weights", README__md=b"nothing")
         caffe = {"model_type": "resnet", "downsample_in_bottleneck": True}
-        running.add(
-            "old/resnet", model__safetensors=content, config__json=json.dumps(caffe).encode()
-        )
+        for name, size in (("resnet", 224), ("resnet_384", {"shortest_edge": 384})):
+            prepared = {"size": size, "crop_pct": 0.875, "resample": 3}
+            prepared |= {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.25]}
+            running.add(
+                f"old/{name}",
+                model__safetensors=content,
+                config__json=json.dumps(caffe).encode(),
+                preprocessor_config__json=json.dumps(prepared).encode(),
+            )
         changed = ({"architecture": "tf_efficientnet_b0"}, {"model_args": {"act_layer": "relu"}})
         for name, change in zip(("tensorflow", "relu"), changed, strict=True):
             running.add(
@@ -127,11 +133,12 @@ def test_files_come_through_redirects_ranges_and_the_cache(server, tmp_path):
     assert hub_says["transforms"] == ["resize(256, interpolation='bicubic')", "centre_crop(224)"]
     assert hub_says["metadata"]["class_names"][:1] == ["tench"]
     assert old["options"] == {"stride_in_1x1": True}
-    (squashed,) = client(server, tmp_path, "fetch", "hf://me/squash")
-    assert json.loads(squashed)["transforms"] == [
-        "resize((224, 224), interpolation='bicubic')",
-        "centre_crop(224)",
-    ]
+    assert old["transforms"] == hub_says["transforms"]
+    assert old["metadata"]["mean"] == [0.4, 0.5, 0.6]
+    for name, size in (("me/squash", 224), ("old/resnet_384", 384)):
+        (line,) = client(server, tmp_path, "fetch", f"hf://{name}")
+        steps = [f"resize(({size}, {size}), interpolation='bicubic')", f"centre_crop({size})"]
+        assert json.loads(line)["transforms"] == steps
     server.requests.clear()
     offline = client(server, tmp_path, "fetch", f"timm:{NAME}", "hf://timm/x", HF_HUB_OFFLINE="1")
     first, second = map(json.loads, offline)
