@@ -145,10 +145,19 @@ def _described(reference: str) -> Fetched:
     """Weights of a repository with what its config files say, timm's or transformers'."""
     path = _from_hub(reference)
     config = _json(reference, "config.json")
+    try:
+        return _as_described(reference, path, config)
+    except UserError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise UserError(f"{reference}: its config.json is damaged ({error!r})") from error
+
+
+def _as_described(reference: str, path: Path, config: Mapping[str, Any]) -> Fetched:
     if "pretrained_cfg" in config:
         arguments = config.get("model_args") or {}
         published.refuse_lookalike(str(config.get("architecture", "")), reference, arguments)
-        return Fetched(path, _of_timm(reference, config), spec=_own_spec(reference, config))
+        return Fetched(path, _of_timm(reference, config), spec=_own_spec(config))
     if config.get("model_type") == "resnet":
         options = {"stride_in_1x1": True} if config.get("downsample_in_bottleneck") else {}
         preprocessor = _json(reference, "preprocessor_config.json")
@@ -168,14 +177,9 @@ def _json(reference: str, file: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _own_spec(reference: str, config: Mapping[str, Any]) -> ModelSpec | None:
+def _own_spec(config: Mapping[str, Any]) -> ModelSpec | None:
     """The network of a repository that was pushed from here and that timm does not have."""
-    if "cone_jax" not in config:
-        return None
-    try:
-        return ModelSpec.from_dict(config["cone_jax"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{reference}: its config.json is damaged ({error!r})") from error
+    return ModelSpec.from_dict(config["cone_jax"]) if "cone_jax" in config else None
 
 
 def _of_timm(reference: str, config: Mapping[str, Any]) -> ExportMetadata:

@@ -72,6 +72,9 @@ def server():
                     {**config, "pretrained_cfg": {**described, **changes}}
                 ).encode(),
             )
+        running.add(
+            "me/damaged", model__safetensors=content, config__json=b'{"pretrained_cfg": {}}'
+        )
         running.add("me/no_weights", README__md=b"nothing")
         caffe = {"model_type": "resnet", "downsample_in_bottleneck": True}
         for name, size in (("resnet", 224), ("resnet_384", {"shortest_edge": 384})):
@@ -152,6 +155,7 @@ def test_what_goes_wrong_is_told_in_one_line(server, tmp_path):
         "hf://me/absent": "does not exist, or is private",
         "hf://me/tensorflow": "is tf_efficientnet_b0, which has the names and sh",
         "hf://me/relu": "changes timm's mobilenetv2_100 by act_layer='relu', whi",
+        "hf://me/damaged": "its config.json is damaged (KeyError('input_size'))",
         "hf://me/border": "prepares pictures by crop_mode 'border', which",
         "hf://gated/model": "is gated; accept its terms",
         "hf://me/no_weights": "has no model.safetensors",
