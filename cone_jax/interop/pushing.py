@@ -33,6 +33,9 @@ TIMM_NAMES = {
     "deit_tiny": "deit_tiny_patch16_224",
     "deit_small": "deit_small_patch16_224",
     "deit_base": "deit_base_patch16_224",
+    "deit_tiny distilled=True": "deit_tiny_distilled_patch16_224",
+    "deit_small distilled=True": "deit_small_distilled_patch16_224",
+    "deit_base distilled=True": "deit_base_distilled_patch16_224",
     "vit_b_16": "vit_base_patch16_224",
     "vit_b_32": "vit_base_patch32_224",
     "convnext_tiny": "convnext_tiny",
@@ -101,9 +104,7 @@ def write_folder(
     """Writes the repository's files; returns them."""
     folder.mkdir(parents=True, exist_ok=True)
     architecture = timm_name(encoder.spec)
-    layout = layouts.available(encoder)[0]
-    if architecture and "timm" in layouts.available(encoder):
-        layout = "timm"
+    layout = _layout(encoder, architecture)
     tensors = state_dict.to_state_dict(encoder, variables, layout)
     files.write_safetensors(folder / hub.WEIGHTS_FILE, tensors, {"format": "pt", "layout": layout})
     metadata.write(folder, "safetensors", hub.WEIGHTS_FILE, encoder.spec, data, layout)
@@ -135,6 +136,12 @@ def write_folder(
     for name, text in texts.items():
         (folder / name).write_text(text + "\n", encoding="utf-8")
     return sorted(folder.iterdir())
+
+
+def _layout(encoder: Encoder, architecture: str) -> str:
+    """Of the names of tensors: timm's where it has the network, otherwise those of exports."""
+    known = layouts.available(encoder)
+    return "timm" if architecture and "timm" in known else known[0]
 
 
 class _Input(NamedTuple):

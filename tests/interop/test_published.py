@@ -3,12 +3,14 @@
 import re
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 import torch
 
 from cone_jax import models
 from cone_jax.errors import UserError
-from cone_jax.interop import importing, published, pushing
+from cone_jax.interop import importing, published, pushing, state_dict
 from tests.detection import torchvision_oracle  # noqa: F401 - before timm
 from tests.interop import published_rows
 
@@ -58,6 +60,36 @@ def test_classes_are_those_of_imagenet():
     weights = published_rows.torchvision.models.ResNet50_Weights.IMAGENET1K_V1
     named = zip(published.class_names(), weights.meta["categories"], strict=True)
     assert all(ours.startswith(theirs) for ours, theirs in named)
+
+
+def test_networks_are_pushed_under_architectures_that_timm_has():
+    assert all(map(timm.is_model, pushing.TIMM_NAMES.values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet26", {}),
+        ("regnetx_400mf", {}),
+        ("regnetx_400mf", {"last_width": 384}),
+        ("deit_tiny", {}),
+        ("deit_tiny", {"distilled": True}),
+        ("vit_b_32", {}),
+        ("convnext_tiny", {}),
+        ("efficientnet_b0", {}),
+    ],
+)
+def test_what_is_pushed_has_the_names_and_shapes_of_timms_network(name, options):
+    encoder = models.create(name, 7, projection=None, **options)
+    architecture = pushing.timm_name(encoder.spec)
+    shapes = models.abstract_variables(encoder, 224)
+    zeros = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), shapes)
+    layout = pushing._layout(encoder, architecture)
+    ours = state_dict.to_state_dict(encoder, zeros, layout)
+    with torch.device("meta"):
+        theirs = timm.create_model(architecture, num_classes=7).state_dict()
+    wanted = {key: tuple(value.shape) for key, value in theirs.items() if "num_batches" not in key}
+    assert {key: value.shape for key, value in ours.items()} == wanted
 
 
 def test_licences_of_the_table_are_the_hubs():
