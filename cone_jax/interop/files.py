@@ -32,6 +32,7 @@ TORCH_SUFFIXES = (".pth", ".pt", ".bin", ".tar", ".th", ".ckpt")
 PART_MARK = "#"
 # Of programs that know how to save what is in them.
 _OTHER_PROGRAMS = {".h5": "Keras", ".keras": "Keras", ".hdf5": "Keras", ".caffemodel": "Caffe"}
+LFS_POINTER = "a Git LFS pointer"
 _LONGEST_HEADER = 100_000_000  # of safetensors, by its specification
 
 Tree = Any
@@ -70,18 +71,29 @@ def read_weights(path: Path) -> Weights:
     )
 
 
+def pretender(start: bytes) -> str:
+    """What a file that begins so is instead of weights; "" where that does not show.
+
+    >>> pretender(b"<!DOCTYPE html><html>"), pretender(b"PK")
+    ('a web page', '')
+    """
+    if start.startswith(b"version https://git-lfs"):
+        return LFS_POINTER
+    is_page = start.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html", b"<?xml"))
+    return "a web page" if is_page else ""
+
+
 def _refuse_pretenders(path: Path) -> None:
     """Tells a file that is not what its name says for what it is."""
     with path.open("rb") as file:
         start = file.read(512)
         is_archive = start.startswith(b"PK") and zipfile.is_zipfile(file)
         size = file.seek(0, os.SEEK_END)
-    if start.startswith(b"version https://git-lfs"):
-        raise UserError(
-            f"{path} is a Git LFS pointer, not the weights; fetch them: git lfs pull, or by name"
-        )
-    if start.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html", b"<?xml")):
-        raise UserError(f"{path} is a web page, not weights; fetch it from the address of the file")
+    kind = pretender(start)
+    if kind == LFS_POINTER:
+        raise UserError(f"{path} is {kind}, not the weights; fetch them: git lfs pull, or by name")
+    if kind:
+        raise UserError(f"{path} is {kind}, not weights; fetch it from the address of the file")
     if path.suffix in (".pkl", ".pickle"):
         raise UserError(
             f"{path} is a pickle, which can execute code when it is read; save its arrays as "

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from rich import progress
 
 from cone_jax.errors import Failure, UserError, optional_module
-from cone_jax.interop import published
+from cone_jax.interop import files, published
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.models import ModelSpec
 
@@ -145,10 +145,19 @@ def _described(reference: str) -> Fetched:
     """Weights of a repository with what its config files say, timm's or transformers'."""
     path = _from_hub(reference)
     config = _json(reference, "config.json")
+    try:
+        return _as_described(reference, path, config)
+    except UserError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise UserError(f"{reference}: its config.json is damaged ({error!r})") from error
+
+
+def _as_described(reference: str, path: Path, config: Mapping[str, Any]) -> Fetched:
     if "pretrained_cfg" in config:
         arguments = config.get("model_args") or {}
         published.refuse_lookalike(str(config.get("architecture", "")), reference, arguments)
-        return Fetched(path, _of_timm(reference, config), spec=_own_spec(reference, config))
+        return Fetched(path, _of_timm(reference, config), spec=_own_spec(config))
     if config.get("model_type") == "resnet":
         options = {"stride_in_1x1": True} if config.get("downsample_in_bottleneck") else {}
         preprocessor = _json(reference, "preprocessor_config.json")
@@ -168,20 +177,22 @@ def _json(reference: str, file: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _own_spec(reference: str, config: Mapping[str, Any]) -> ModelSpec | None:
+def _own_spec(config: Mapping[str, Any]) -> ModelSpec | None:
     """The network of a repository that was pushed from here and that timm does not have."""
-    if "cone_jax" not in config:
-        return None
-    try:
-        return ModelSpec.from_dict(config["cone_jax"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{reference}: its config.json is damaged ({error!r})") from error
+    return ModelSpec.from_dict(config["cone_jax"]) if "cone_jax" in config else None
 
 
 def _of_timm(reference: str, config: Mapping[str, Any]) -> ExportMetadata:
     found = config["pretrained_cfg"]
     size = (found.get("test_input_size") or found["input_size"])[-1]
     crop = found.get("test_crop_pct") or found.get("crop_pct") or 0.875
+    mode = found.get("crop_mode") or "center"
+    if mode not in ("center", "squash"):
+        raise UserError(
+            f"{reference} prepares pictures by crop_mode {mode!r}, which is not known here; choose "
+            "weights without that"
+        )
+    side = math.floor(size / crop)
     names = config.get("label_names") or found.get("label_names")
     count = config.get("num_classes") or found.get("num_classes")
     if not names and count == len(published.class_names()):
@@ -192,7 +203,7 @@ def _of_timm(reference: str, config: Mapping[str, Any]) -> ExportMetadata:
         mean=tuple(found["mean"]),
         std=tuple(found["std"]),
         transforms=published.evaluation_transforms(
-            math.floor(size / crop), size, found.get("interpolation", "bicubic")
+            side if mode == "center" else (side, side), size, found.get("interpolation", "bicubic")
         ),
         origin={"weights": reference, "licence": found.get("license") or ""},
     )
@@ -211,8 +222,9 @@ def _of_transformers(
     if isinstance(size, Mapping):
         size = size.get("shortest_edge") or size.get("height", 224)
     labels = config.get("id2label", {})
-    # Resized first to size / crop_pct, as its image processor does below 384 pixels.
-    resize = int(size / preprocessor.get("crop_pct", 0.875)) if size < 384 else size
+    # Its image processor resizes to size / crop_pct first; from 384 pixels on it squashes instead.
+    crop = preprocessor.get("crop_pct", 0.875)
+    resize = int(size / crop) if size < 384 else (size, size)
     return ExportMetadata(
         class_names=tuple(labels[str(index)] for index in range(len(labels))),
         image_size=size,
@@ -258,9 +270,12 @@ def _from_web(url: str) -> Path:
         with os.fdopen(handle, "wb") as file:
             found = _download(address, file)
         if not found.startswith(digits):
+            with open(name, "rb") as kept:
+                kind = files.pretender(kept.read(512))
+            what = f"{kind}, not weights" if kind else "not what its name says"
             raise DownloadFailed(
-                f"{address} is not what its name says: its SHA-256 begins with "
-                f"{found[: len(digits)]}, not {digits}; nothing is kept of it"
+                f"{address} is {what}: its SHA-256 begins with {found[: len(digits)]}, not "
+                f"{digits}; nothing is kept of it"
             )
         os.replace(name, place)
     finally:

@@ -67,8 +67,10 @@ class PublishedWeights(NamedTuple):
         )
 
 
-def evaluation_transforms(resize: int, size: int, interpolation: str) -> tuple[str, ...]:
-    """The short side to `resize`, then the centre."""
+def evaluation_transforms(
+    resize: int | tuple[int, int], size: int, interpolation: str
+) -> tuple[str, ...]:
+    """The short side to `resize`, or both sides, then the centre."""
     return (f"resize({resize}, interpolation={interpolation!r})", f"centre_crop({size})")
 
 

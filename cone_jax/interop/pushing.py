@@ -33,6 +33,9 @@ TIMM_NAMES = {
     "deit_tiny": "deit_tiny_patch16_224",
     "deit_small": "deit_small_patch16_224",
     "deit_base": "deit_base_patch16_224",
+    "deit_tiny distilled=True": "deit_tiny_distilled_patch16_224",
+    "deit_small distilled=True": "deit_small_distilled_patch16_224",
+    "deit_base distilled=True": "deit_base_distilled_patch16_224",
     "vit_b_16": "vit_base_patch16_224",
     "vit_b_32": "vit_base_patch32_224",
     "convnext_tiny": "convnext_tiny",
@@ -101,13 +104,12 @@ def write_folder(
     """Writes the repository's files; returns them."""
     folder.mkdir(parents=True, exist_ok=True)
     architecture = timm_name(encoder.spec)
-    layout = layouts.available(encoder)[0]
-    if architecture and "timm" in layouts.available(encoder):
-        layout = "timm"
+    layout = _layout(encoder, architecture)
     tensors = state_dict.to_state_dict(encoder, variables, layout)
     files.write_safetensors(folder / hub.WEIGHTS_FILE, tensors, {"format": "pt", "layout": layout})
     metadata.write(folder, "safetensors", hub.WEIGHTS_FILE, encoder.spec, data, layout)
-    resize, size, interpolation = _input(data)
+    pixels = _input(data)
+    resized = ("height", "width") if pixels.squashed else ("shortest_edge",)
     texts = {
         "config.json": json.dumps(
             _config(architecture, encoder.spec, data, story.licence), indent=2
@@ -117,10 +119,10 @@ def write_folder(
                 "image_processor_type": "CLIPImageProcessor",
                 "do_convert_rgb": True,
                 "do_resize": True,
-                "size": {"shortest_edge": resize},
-                "resample": _PILLOW[interpolation],
+                "size": dict.fromkeys(resized, pixels.resize),
+                "resample": _PILLOW[pixels.interpolation],
                 "do_center_crop": True,
-                "crop_size": {"height": size, "width": size},
+                "crop_size": {"height": pixels.size, "width": pixels.size},
                 "do_rescale": True,
                 "rescale_factor": 1 / 255,
                 "do_normalize": True,
@@ -136,20 +138,35 @@ def write_folder(
     return sorted(folder.iterdir())
 
 
-def _input(data: ExportMetadata) -> tuple[int, int, str]:
-    """Resize, crop and interpolation of a description's transforms, as far as they say so."""
+def _layout(encoder: Encoder, architecture: str) -> str:
+    """Of the names of tensors: timm's where it has the network, otherwise those of exports."""
+    known = layouts.available(encoder)
+    return "timm" if architecture and "timm" in known else known[0]
+
+
+class _Input(NamedTuple):
+    """How pictures become input, as far as a description's transforms say so."""
+
+    resize: int
+    size: int
+    interpolation: str = "bilinear"
+    squashed: bool = False  # both sides are resized, whatever the picture's were
+
+
+def _input(data: ExportMetadata) -> _Input:
     size = data.image_size
-    match = re.search(r"resize\((\d+)(?:, interpolation='(\w+)')?\)", " ".join(data.transforms))
+    sides = r"(?:(\d+)|\((\d+), \2\))"
+    match = re.search(rf"resize\({sides}(?:, interpolation='(\w+)')?\)", " ".join(data.transforms))
     if match is None:
-        return size, size, "bilinear"
-    return int(match[1]), size, match[2] or "bilinear"
+        return _Input(size, size)
+    return _Input(int(match[1] or match[2]), size, match[3] or "bilinear", match[2] is not None)
 
 
 def _config(
     architecture: str, spec: ModelSpec, data: ExportMetadata, licence: str
 ) -> dict[str, Any]:
     """What timm reads; without an architecture of its own, what the network is here."""
-    resize, size, interpolation = _input(data)
+    resize, size, interpolation, squashed = _input(data)
     crop = size / resize
     if math.floor(size / crop) != resize:  # timm divides, and rounds down
         crop = size / (resize + 1e-3)
@@ -157,7 +174,7 @@ def _config(
         "input_size": [3, size, size],
         "interpolation": interpolation,
         "crop_pct": crop,
-        "crop_mode": "center",
+        "crop_mode": "squash" if squashed else "center",
         "mean": list(data.mean),
         "std": list(data.std),
         "num_classes": spec.num_classes,

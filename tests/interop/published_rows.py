@@ -3,7 +3,7 @@
 `python -m tests.interop.published_rows` prints `cone_jax/interop/published.csv`; a test compares
 the two. Top-1 of torchvision is what it says of its weights. That of timm is in `timm_results.csv`,
 from results/results-imagenet.csv of huggingface/pytorch-image-models, commit 0173a139, for the
-resolution and crop of its table; rows that were not looked up are absent.
+resolution and crop of its table; three of them it does not have.
 """
 
 import csv

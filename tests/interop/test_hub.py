@@ -1,6 +1,7 @@
 """Weights by name through the hub's own client, against a stand-in on loopback."""
 
 import csv
+import dataclasses
 import functools
 import hashlib
 import http.server
@@ -20,12 +21,13 @@ import torch
 from PIL import Image
 
 from cone_jax import interop, models
+from cone_jax.data import transforms
 from cone_jax.errors import UserError
-from cone_jax.interop import hub, importing, published, pushing
+from cone_jax.interop import hub, metadata, published, pushing
 from cone_jax.interop.hub import DownloadFailed
 from cone_jax.interop.metadata import ExportMetadata
 from tests.detection import torchvision_oracle  # noqa: F401 - before timm
-from tests.interop import published_rows, stand_in_hub
+from tests.interop import stand_in_hub
 from tests.models import random_variables
 
 import timm  # isort: skip
@@ -33,33 +35,6 @@ import timm.data
 
 ROOT = Path(__file__).parents[2]
 NAME = "mobilenetv2_100.ra_in1k"
-
-
-def test_the_table_is_what_timm_and_torchvision_say():
-    written = (ROOT / "cone_jax/interop/published.csv").read_text()
-    assert written == published_rows.text()
-
-
-@pytest.mark.parametrize("name", ["tf_efficientnet_b0", "resnetblur50", "resnetaa50"])
-def test_networks_that_only_look_alike_are_refused_by_name(name):
-    """By their tensors nobody could tell them: timm's have the same names and shapes."""
-    plain = re.sub("tf_|blur|aa", "", name)
-    with torch.device("meta"):
-        both = [timm.create_model(each).state_dict() for each in (name, plain)]
-    assert {k: v.shape for k, v in both[0].items()} == {k: v.shape for k, v in both[1].items()}
-    published.refuse_lookalike(plain, plain, {"img_size": 256, "drop_path_rate": 0.1})
-    encoder = models.create(plain, 5, projection=None)
-    for source in (f"{name}.pth", f"models/{name}.ra2_in1k", f"hf://timm/{name}.in1k@main"):
-        with pytest.raises(UserError, match=r"which has the names .* is another one"):
-            importing.from_tensors({}, encoder, {}, source=source)
-
-
-def test_classes_are_those_of_imagenet():
-    path = Path(timm.data.__file__).with_name("_info") / "imagenet_synsets.txt"
-    assert published.wordnet_ids() == tuple(path.read_text().split())
-    weights = published_rows.torchvision.models.ResNet50_Weights.IMAGENET1K_V1
-    named = zip(published.class_names(), weights.meta["categories"], strict=True)
-    assert all(ours.startswith(theirs) for ours, theirs in named)
 
 
 @functools.cache
@@ -88,11 +63,29 @@ def server():
         running.add(
             f"timm/{NAME}", model__safetensors=content, config__json=json.dumps(config).encode()
         )
+        for mode in ("squash", "border"):
+            changes = {"crop_mode": mode, "crop_pct": 1.0}
+            running.add(
+                f"me/{mode}",
+                model__safetensors=content,
+                config__json=json.dumps(
+                    {**config, "pretrained_cfg": {**described, **changes}}
+                ).encode(),
+            )
+        running.add(
+            "me/damaged", model__safetensors=content, config__json=b'{"pretrained_cfg": {}}'
+        )
         running.add("me/no_weights", README__md=b"nothing")
         caffe = {"model_type": "resnet", "downsample_in_bottleneck": True}
-        running.add(
-            "old/resnet", model__safetensors=content, config__json=json.dumps(caffe).encode()
-        )
+        for name, size in (("resnet", 224), ("resnet_384", {"shortest_edge": 384})):
+            prepared = {"size": size, "crop_pct": 0.875, "resample": 3}
+            prepared |= {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.25]}
+            running.add(
+                f"old/{name}",
+                model__safetensors=content,
+                config__json=json.dumps(caffe).encode(),
+                preprocessor_config__json=json.dumps(prepared).encode(),
+            )
         changed = ({"architecture": "tf_efficientnet_b0"}, {"model_args": {"act_layer": "relu"}})
         for name, change in zip(("tensorflow", "relu"), changed, strict=True):
             running.add(
@@ -143,6 +136,12 @@ def test_files_come_through_redirects_ranges_and_the_cache(server, tmp_path):
     assert hub_says["transforms"] == ["resize(256, interpolation='bicubic')", "centre_crop(224)"]
     assert hub_says["metadata"]["class_names"][:1] == ["tench"]
     assert old["options"] == {"stride_in_1x1": True}
+    assert old["transforms"] == hub_says["transforms"]
+    assert old["metadata"]["mean"] == [0.4, 0.5, 0.6]
+    for name, size in (("me/squash", 224), ("old/resnet_384", 384)):
+        (line,) = client(server, tmp_path, "fetch", f"hf://{name}")
+        steps = [f"resize(({size}, {size}), interpolation='bicubic')", f"centre_crop({size})"]
+        assert json.loads(line)["transforms"] == steps
     server.requests.clear()
     offline = client(server, tmp_path, "fetch", f"timm:{NAME}", "hf://timm/x", HF_HUB_OFFLINE="1")
     first, second = map(json.loads, offline)
@@ -156,6 +155,8 @@ def test_what_goes_wrong_is_told_in_one_line(server, tmp_path):
         "hf://me/absent": "does not exist, or is private",
         "hf://me/tensorflow": "is tf_efficientnet_b0, which has the names and sh",
         "hf://me/relu": "changes timm's mobilenetv2_100 by act_layer='relu', whi",
+        "hf://me/damaged": "its config.json is damaged (KeyError('input_size'))",
+        "hf://me/border": "prepares pictures by crop_mode 'border', which",
         "hf://gated/model": "is gated; accept its terms",
         "hf://me/no_weights": "has no model.safetensors",
         f"hf://timm/{NAME}@v9": "has no revision 'v9'",
@@ -316,8 +317,22 @@ def test_who_may_not_write_is_told_so_and_nothing_changes(server, export_with_he
     assert "me/refused" not in server.repositories
 
 
-def test_licences_of_the_table_are_the_hubs():
-    assert {row.licence for row in published.table().values()} <= {"", *pushing.LICENCES}
+@pytest.mark.parametrize(("resize", "mode"), [(40, "center"), ((40, 40), "squash")])
+def test_what_is_pushed_prepares_pictures_as_the_network_does(export_with_head, resize, mode):
+    _, spec, described = metadata.read(export_with_head)
+    steps = published.evaluation_transforms(resize, 32, "bicubic")
+    data = dataclasses.replace(described, transforms=steps)
+    config = pushing._config("resnet18", spec, data, "mit")["pretrained_cfg"]
+    transform = timm.data.create_transform(
+        **timm.data.resolve_data_config({}, pretrained_cfg=config)
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
+    pipeline = transforms.parse(steps, pixels="exact")
+    ours = np.asarray(pipeline(pixels, np.random.default_rng(0)), np.float32) / 255
+    ours = (ours - described.mean) / described.std
+    theirs = transform(Image.fromarray(pixels)).permute(1, 2, 0).numpy()
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert config["crop_mode"] == mode
 
 
 @pytest.fixture
@@ -359,6 +374,14 @@ def test_files_from_the_web_are_kept_only_with_the_right_hash(web):
     with pytest.raises(DownloadFailed, match="is not what its name says"):
         hub.fetch(f"{address}/model-00000000.pth")
     assert hub.cached(f"{address}/model-00000000.pth") is None
+    pretenders = {
+        b"<!DOCTYPE html><html>Sign in</html>": "is a web page, not weights: its SHA-256",
+        b"version https://git-lfs.github.com/spec/v1\n": "is a Git LFS pointer, not weights",
+    }
+    for start, message in pretenders.items():
+        (folder / "page-00000000.pth").write_bytes(start)
+        with pytest.raises(DownloadFailed, match=message):
+            hub.fetch(f"{address}/page-00000000.pth")
     with pytest.raises(DownloadFailed, match="the server says 404"):
         hub.fetch(f"{address}/absent-12345678.pth")
     with pytest.raises(UserError, match="has no hash; add #sha256="):
