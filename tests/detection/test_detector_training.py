@@ -255,6 +255,11 @@ def test_a_backbone_starts_from_weights_under_any_of_its_names(run, naming, tmp_
     assert all("/backbone/" not in name for name in account.reinitialised)
     assert account.reinitialised
     assert not account.missing
+    if naming == "detectron2":
+        wide = "backbone.bottom_up.stem.conv1.norm.running_var"
+        files.write_safetensors(path, {**tensors, wide: 1e8 * tensors[wide]}, {})
+        with pytest.raises(UserError, match=r"takes BGR from 0 to 255 .*; give weights for"):
+            pretrained.load(other, lambda line: None)
     lacking = dict(list(tensors.items())[3:])
     files.write_safetensors(path, {k: np.asarray(v) for k, v in lacking.items()}, {})
     with pytest.raises(UserError, match="missing"):
