@@ -63,16 +63,31 @@ def encode_mask(mask: np.ndarray) -> dict[str, Any]:
 def decode_mask(counts: bytes, size: tuple[int, int]) -> np.ndarray:
     """COCO's compressed run-length code -> bool [H, W].
 
-    Runs go down the columns, zeros first. Each is a number of 5-bit digits, and from the third
-    on the difference to the run before the last. (pycocotools' own decoder warns with NumPy 2.)
+    (pycocotools' own decoder warns with NumPy 2.)
 
     >>> decode_mask(b"22", (2, 2)).tolist()
     [[False, True], [False, True]]
+    """
+    height, width = size
+    runs = run_lengths(counts, size)
+    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+
+
+def run_lengths(counts: bytes, size: tuple[int, int]) -> list[int]:
+    """The runs of COCO's compressed code; `ValueError` unless they fill a picture of `size`.
+
+    Runs go down the columns, zeros first. Each is a number of 5-bit digits, and from the third
+    on the difference to the run before the last.
+
+    >>> run_lengths(b"22", (2, 2))
+    [2, 2]
     """
     runs: list[int] = []
     value = shift = 0
     for byte in counts:
         digit = byte - 48
+        if not 0 <= digit < 64 or shift > 30:
+            raise ValueError("the runs of a mask are not in COCO's code")
         value |= (digit & 0x1F) << shift
         shift += 5
         if digit & 0x20:  # more digits follow
@@ -84,7 +99,7 @@ def decode_mask(counts: bytes, size: tuple[int, int]) -> np.ndarray:
     height, width = size
     if min(runs, default=0) < 0 or sum(runs) != height * width:
         raise ValueError(f"the runs of a mask must add up to {height} x {width} pixels")
-    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+    return runs
 
 
 def _expanded(box: np.ndarray, scale: float) -> tuple[int, int, int, int]:

@@ -90,6 +90,7 @@ def multilevel_roi_align(
     >>> found.ravel().tolist()  # the small box from the fine level, the large one from the other
     [0.0, 1.0]
     """
+    pyramid, boxes = [_floating(each) for each in pyramid], jnp.asarray(boxes, jnp.float32)
     levels = box_levels(boxes, count=len(pyramid))
 
     def pool(chunk: tuple[Array, Array]) -> Array:
@@ -106,7 +107,7 @@ def multilevel_roi_align(
             parts.append(_resample(features, jnp.where(here, weights_y, 0.0), weights_x))
         return functools.reduce(jnp.add, parts).astype(pyramid[0].dtype)
 
-    return _in_chunks(pool, (boxes.astype(jnp.float32), levels))
+    return _in_chunks(pool, (boxes, levels))
 
 
 def box_levels(boxes: Float[Array, "N 4"], *, count: int) -> Int[Array, " N"]:
@@ -199,6 +200,13 @@ def axis_weights(
         position = jnp.clip(position, 0.0, cells - 1.0)
         total += jnp.where(inside, jnp.maximum(1.0 - jnp.abs(position - cell), 0.0), 0.0)
     return lax.stop_gradient(total / jnp.maximum(number, 1.0))
+
+
+def _floating(features: jax.Array) -> jax.Array:
+    """Products are taken in the type of the map, and whole numbers have no room for weights."""
+    features = jnp.asarray(features)
+    floating = jnp.issubdtype(features.dtype, jnp.floating)
+    return features if floating else features.astype(jnp.float32)
 
 
 def _box_ranges(

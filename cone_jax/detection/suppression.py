@@ -50,13 +50,16 @@ def nms(
     number = boxes.shape[0]
     if number == 0:
         return jnp.zeros(max_outputs, jnp.int32), jnp.zeros(max_outputs, bool)
-    groups = jnp.zeros(number, jnp.int32) if groups is None else groups.astype(jnp.int32)
+    # A traced order cannot sort NumPy's arrays.
+    boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
+    groups = jnp.asarray(0 if groups is None else groups, jnp.int32)
+    groups = jnp.broadcast_to(groups, number)
     tile = min(TILE, number)
-    scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores.astype(jnp.float32))
+    scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
     scores, order = lax.top_k(scores, number)
     missing = -number % tile
     exists = jnp.pad(scores > -jnp.inf, (0, missing))
-    sorted_boxes = jnp.pad(boxes.astype(jnp.float32)[order], ((0, missing), (0, 0)))
+    sorted_boxes = jnp.pad(boxes[order], ((0, missing), (0, 0)))
     sorted_groups = jnp.pad(groups[order], (0, missing))
 
     def unfinished(kept: _Kept) -> Array:

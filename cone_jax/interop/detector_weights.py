@@ -2,9 +2,10 @@
 
 A file is recognised by its names. Whole detectors: our own runs, and torchvision's
 `maskrcnn_resnet50_fpn` (and of the other ResNets). Backbones: our own runs and exports,
-torchvision's ResNets (also behind a prefix, as in the released CoNe checkpoint), and Detectron2's.
-Of a backbone's file the classifier and other heads are ignored, and the detector's own heads keep
-their random start. Predictors of another number of classes start anew.
+torchvision's ResNets (also behind a prefix, as in the released CoNe checkpoint), and Detectron2's,
+alone or in a detector, unless they are made for pixels from 0 to 255. Of a backbone's file the
+classifier and other heads are ignored, and the detector's own heads keep their random start.
+Predictors of another number of classes start anew.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ import numpy as np
 from flax import traverse_util
 
 from cone_jax.errors import UserError
-from cone_jax.interop import detectron2, files, torchvision_detector
+from cone_jax.interop import detectron2, files, first_resnets, torchvision_detector
 
 Path = tuple[str, ...]
 # Ours to theirs: the name, and how the array is turned.
@@ -32,6 +33,7 @@ def from_tensors(
     The last by the fields of `importing.ImportReport`.
     """
     tensors = weights.tensors
+    _refuse_first_resnets(tensors, source)
     values = traverse_util.flatten_dict(dict(variables))
     names, layout = _recognise(tensors, detector.settings, values, source)
     whole = any(path[1] != "backbone" and name in tensors for path, (name, _) in names.items())
@@ -58,6 +60,17 @@ def from_tensors(
         found.setdefault("ignored" if unused else rest, []).append(name)
     lists: dict[str, Any] = {field: tuple(sorted(rows)) for field, rows in found.items()}
     return traverse_util.unflatten_dict(values), layout, lists
+
+
+def _refuse_first_resnets(tensors: Mapping[str, Any], source: str) -> None:
+    """They would load, with their strides and colours in the wrong place."""
+    found = first_resnets.translate(tensors)
+    if found is not None and found.std == first_resnets.UNSCALED:
+        raise UserError(
+            f"init_from ({source}) has {found.source}: it takes BGR from 0 to 255 and has the "
+            "stride in the first 1x1 convolution of a block, as no detector here does; give "
+            "weights for normalised RGB with the stride in the 3x3"
+        )
 
 
 def _recognise(

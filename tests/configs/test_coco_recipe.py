@@ -31,6 +31,12 @@ COMMON = {
     "objective.detection.detections": 100,
     "objective.detection.anchor_sizes": (32.0, 64.0, 128.0, 256.0, 512.0),
     "objective.detection.anchor_ratios": (0.5, 1.0, 2.0),
+    "objective.detection.box_features": 1024,
+    "objective.detection.pyramid_channels": 256,
+    "objective.detection.mask_channels": 256,
+    "objective.detection.box_convolutions": 4,
+    "objective.detection.mask_resolution": 14,
+    "model.name": "resnet50",
     "data.train_transforms": (
         "short_side(640, 800, step=32, longest=1333)",
         "flip",
@@ -39,7 +45,8 @@ COMMON = {
     "data.test_transforms": ("short_side(800, longest=1333)", "pad(800, 1344)"),
 }
 # neck, backbone's norm, frozen stages, norm of the heads, box head, BatchNorm after res5,
-# precise BN, beta, aligned, samples of RoIAlign, proposals before and after NMS
+# precise BN, beta, aligned, samples of RoIAlign, anchors, proposals before and after NMS, side of
+# the pooled features, convolutions of the mask head
 FIELDS = (
     "neck",
     "backbone_norm",
@@ -54,9 +61,11 @@ FIELDS = (
     "anchor_style",
     "proposals_before_nms",
     "proposals",
+    "box_resolution",
+    "mask_convolutions",
 )
 D2, TV, LINEAR = "detectron2", "torchvision", "linear"
-FPN, C4 = ((2000, 1000), (1000, 1000)), ((12000, 6000), (2000, 1000))
+FPN, C4 = ((2000, 1000), (1000, 1000), 7, 4), ((12000, 6000), (2000, 1000), 14, 0)
 TABLE = {
     "fpn,1x": ("fpn", "batch", 0, "batch", "convolutions", False, 200, 0.0, True, 0, D2, *FPN),
     "c4,1x": ("c4", "batch", 0, "none", LINEAR, True, 200, 0.0, True, 0, D2, *C4),
@@ -65,7 +74,7 @@ TABLE = {
     "c4,detectron2,2x": ("c4", "frozen", 2, "none", LINEAR, False, 0, 0.0, True, 0, D2, *C4),
     "fpn,torchvision": (
         *("fpn", "frozen", 2, "none", LINEAR, False, 0, 1 / 9, False, 2, TV),
-        *((2000, 1000), (2000, 1000)),
+        *((2000, 1000), (2000, 1000), 7, 4),
     ),
 }
 

@@ -109,6 +109,9 @@ BAD = [
     (set_field("annotations", 0, "bbox", [1, 2, 3]), r"annotations\[0\].bbox .* four numbers"),
     (set_field("annotations", 0, "bbox", [1, 2, -3, 4]), r"sides of at least 0"),
     (set_field("annotations", 0, "bbox", [1, 2, float("nan"), 4]), r"four numbers"),
+    (set_field("annotations", 0, "bbox", [0, 0, 1e39, 5]), r"within 100,000 pixels"),
+    (set_field("annotations", 0, "bbox", [0, 0, 10**400, 5]), r"within 100,000 pixels"),
+    (set_field("annotations", 0, "area", 10**400), r"area .* must be a number"),
     (set_field("annotations", 0, "iscrowd", 2), r"iscrowd \(2\) must be 0 or 1"),
     (set_field("annotations", 0, "segmentation", []), r"or read without masks"),
     (set_field("annotations", 0, "segmentation", [[1, 2, 3, 4]]), r"three points or more"),
@@ -116,6 +119,26 @@ BAD = [
         set_field("annotations", 0, "segmentation", {"size": [1, 1], "counts": "0"}),
         r"size \[40, 60\]",
     ),
+    (
+        set_field("annotations", 0, "segmentation", {"size": None, "counts": "0"}),
+        r"size \[40, 60\]",
+    ),
+    # pycocotools would fill the memory with the outline of this one.
+    (
+        set_field("annotations", 0, "segmentation", [[1e12, 2, 11, 2, 11, 12]]),
+        r"within 100,000 pixels",
+    ),
+    *(
+        (
+            set_field("annotations", 1, "segmentation", {"size": [HEIGHT, WIDTH], "counts": runs}),
+            r"add up to 40 x 60 pixels",
+        )
+        for runs in (
+            *([], [400, 100], [-5, 2405], [2**40], [None], ["2400"], [2400.0]),
+            *("", "22", "zz", "\x00", "é", "~" * 10_000),  # compressed
+        )
+    ),
+    (set_field("images", 0, "file_name", "a" * 5000), r"images\[0\].file_name .* a file in"),
     (lambda content: content.pop("categories"), r"categories must be a list"),
     (lambda content: content["categories"].clear(), r"categories is empty"),
 ]
@@ -137,6 +160,9 @@ def test_files_that_are_not_json_or_not_pictures_are_refused(content, tmp_path):
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(UserError, match="not JSON"):
         coco.read(tmp_path / "broken.json", tmp_path)
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    with pytest.raises(UserError, match="not JSON"):
+        coco.read(tmp_path / "deep.json", tmp_path)
     data = coco.read(written(content, tmp_path), tmp_path)
     (tmp_path / "a.png").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"a\.png: not a readable picture"):

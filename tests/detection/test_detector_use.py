@@ -1,5 +1,6 @@
 """What comes after training: scores, files, pictures, exports of one tiny detector."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -8,18 +9,21 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 from PIL import Image
 from rich.console import Console
 
-from cone_jax import interop, prediction, training
+from cone_jax import detection, interop, prediction, training
 from cone_jax.analysis import report
 from cone_jax.data import contact_sheet
+from cone_jax.data.masks import encode_mask
 from cone_jax.errors import UserError
 from cone_jax.evaluation import coco_metric
 from cone_jax.interop import exported_detector, files, torchvision_detector
 from cone_jax.interop.metadata import ExportFailed
 from cone_jax.modes import evaluate, predict, train
 from cone_jax.training.run_directory import RunDirectory
+from tests import tiny_run
 from tests.detection import shapes
 from tests.detection.test_detector_training import tiny
 
@@ -67,6 +71,19 @@ def size_of(path):
         return picture.size
 
 
+def sure():
+    """A result entry of a disc with a small mask in a large box."""
+    mask = np.zeros((64, 64), bool)
+    mask[50:60, 26:36] = True
+    return {
+        "image_id": 1,
+        "category_id": 8,
+        "score": 0.9,
+        "bbox": [20.0, 40.0, 24.0, 22.0],
+        "segmentation": encode_mask(mask),
+    }
+
+
 def test_predictions_are_those_of_the_evaluation_and_drawn(directory, tmp_path):
     source = directory.run.dataset.test
     pictures = [source.objects(index).path for index in range(2)]
@@ -88,6 +105,11 @@ def test_predictions_are_those_of_the_evaluation_and_drawn(directory, tmp_path):
         np.testing.assert_allclose(theirs["bbox"], ours["bbox"], atol=1e-2)
     drawn = sorted((tmp_path / "found").glob("*.png"))
     assert list(map(size_of, drawn)) == list(map(size_of, pictures))
+    certain = prediction.FoundObjects(pictures[0], np.zeros((64, 64, 3), np.uint8), [sure()])
+    shown = finder.drawn(certain)
+    assert shown[40, 20:44].any(axis=-1).all(), "the box"
+    assert shown[55, 30].any(), "the mask"
+    assert not shown[55, 22].any(), "neither"
     described = json.loads((tmp_path / "found.images.json").read_text())
     assert described["categories"] == [{"id": k, "name": n} for k, n in shapes.NAMES.items()]
 
@@ -134,6 +156,77 @@ def finds_the_same(exports, network, directory, tmp_path):
         exported_detector.load(exports[0])
 
 
+def initial(source, settings):
+    """What a detector of these settings starts from, and what became of each name."""
+    detector = detection.Detector(settings)
+    image, size = np.zeros((1, 64, 64, 3), np.float32), np.array([[64, 64]])
+    own = jax.eval_shape(detector.init, jax.random.key(0), image, size)
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), own)
+    variables, account = interop.load_initial(source, detector, zeros)
+    return traverse_util.flatten_dict(variables, sep="/"), account
+
+
+def flat(network):
+    return traverse_util.flatten_dict(jax.device_get(dict(network.variables)), sep="/")
+
+
+def test_a_detector_starts_from_a_run_or_an_export_of_one(directory, tmp_path):
+    """Also from one for other classes: all but its predictors."""
+    network = directory.deployed()
+    arguments = (network.variables, network.encoder, network.metadata, tmp_path)
+    given, settings = flat(network), network.encoder.settings
+    for source in (directory.path, interop.export("safetensors", *arguments)):
+        found, account = initial(source, settings)
+        assert account.complete
+        assert not account.reinitialised
+        for name, value in given.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+        found, account = initial(source, dataclasses.replace(settings, num_classes=5))
+        predictors = [x for x in given if "box_predictor" in x or "mask_head/logits" in x]
+        assert sorted(account.reinitialised) == sorted(predictors)
+        for name in given.keys() - set(predictors):
+            np.testing.assert_array_equal(found[name], given[name], err_msg=name)
+
+
+def test_a_detector_starts_from_a_cone_run_or_an_export_of_one(directory, tmp_path):
+    config = tiny_run.config()
+    config.steps, config.data.image_size = 1, 32
+    config.data.train_transforms = ("resize(32)",)
+    config.model.update(name="resnet18", stem="imagenet")
+    config.model.options.width = 8
+    training.train(config, tmp_path / "run", Console(quiet=True))
+    network = RunDirectory.open(tmp_path / "run").deployed()
+    arguments = (network.variables, network.encoder, network.metadata, tmp_path)
+    given = {name: value for name, value in flat(network).items() if "/backbone/" in name}
+    assert given
+    for source in (tmp_path / "run", interop.export("safetensors", *arguments)):
+        found, account = initial(source, directory.deployed().encoder.settings)
+        assert account.complete
+        assert sorted(account.reinitialised) == sorted(found.keys() - given.keys())
+        for name, value in given.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_detector_that_torchvision_lacks_is_exported_under_our_names(directory, tmp_path):
+    known = directory.deployed().encoder.settings
+    preset = {**detection.settings.preset("moco", "c4"), "proposals": known.proposals}
+    settings = dataclasses.replace(known, **preset)
+    detector = detection.Detector(settings)
+    image, size = np.zeros((1, 64, 64, 3), np.float32), np.array([[64, 64]])
+    variables = jax.jit(detector.init)(jax.random.key(1), image, size)
+    arguments = (variables, detector, directory.deployed().metadata, tmp_path)
+    export = interop.export("safetensors", *arguments)
+    tensors = files.read_safetensors(export / "model.safetensors")
+    assert "params/res5_norm/bn/scale" in tensors
+    loaded = exported_detector.load(export)
+    assert loaded.encoder.settings == settings
+    found, account = initial(export, settings)
+    assert account.complete
+    for name, value in traverse_util.flatten_dict(jax.device_get(variables), sep="/").items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(flat(loaded)[name], value, err_msg=name)
+
+
 def test_an_export_that_finds_something_else_is_not_left_behind(directory, tmp_path, monkeypatch):
     read, name = files.read_safetensors, "roi_heads.mask_predictor.mask_fcn_logits.bias"
 
@@ -159,6 +252,7 @@ def test_preview_and_report_show_objects(directory, tmp_path):
     for place in range(len(images)):
         x0, y0, x1, y1 = batch["boxes"][place, 0].round().astype(int)
         assert changed[place, y0 : y1 + 1, x0 : x1 + 1].any(), "the first object is drawn"
+        assert changed[place, (y0 + y1) // 2, (x0 + x1) // 2], "with its mask"
         height, _ = batch["size"][place]
         assert not changed[place, height + 16 :].any()
     page = report.write(directory.path).read_text()

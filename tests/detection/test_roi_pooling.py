@@ -126,6 +126,15 @@ def test_bfloat16_features_are_pooled_in_their_own_type():
     np.testing.assert_allclose(rough.astype(jnp.float32), exact, atol=0.05)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float64])
+def test_maps_of_any_type_are_pooled_in_floating_point(dtype):
+    """Weights cut off to whole numbers would be 0."""
+    maps, boxes = (10 * np.abs(features())).astype(dtype), boxes_inside(5, 26, 34)
+    pooled = detection.roi_align(maps, boxes, **SCALE)
+    assert pooled.dtype == jnp.float32
+    np.testing.assert_allclose(pooled, pool(maps.astype(np.float32), boxes, **SCALE), atol=1e-5)
+
+
 coordinates = st.floats(-1e4, 1e4, width=32)
 
 

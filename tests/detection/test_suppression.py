@@ -100,6 +100,19 @@ def test_a_batch_is_suppressed_image_by_image():
         assert index[image][valid[image]].tolist() == expected.tolist()
 
 
+def test_arrays_of_numpy_may_be_constants_of_a_compiled_program():
+    boxes, scores = crowded(300, seed=9)
+    groups = np.arange(300) % 3
+
+    @jax.jit
+    def with_constants(scores):
+        given = {"iou_threshold": 0.5, "max_outputs": 300, "groups": groups}
+        return detection.nms(boxes.astype(np.float64), scores, **given)
+
+    index, valid = (np.asarray(x) for x in with_constants(scores))
+    assert index[valid].tolist() == kept(boxes, scores, groups, iou_threshold=0.5).tolist()
+
+
 def test_chains_of_overlaps_are_resolved_in_order():
     """Each box overlaps the next only: every other one stays, the worst case of the iteration."""
     number = 2 * suppression.TILE + 10

@@ -157,21 +157,31 @@ def test_imported_variables_have_the_shapes_of_the_detectors_own():
     assert {k: x.shape for k, x in own.items()} == {k: x.shape for k, x in imported.items()}
 
 
-def test_the_backbone_has_the_variables_of_the_classification_network():
-    for neck in ("fpn", "c4"):
-        detector = detection.Detector(detection.Settings.moco(neck, num_classes=3))
-        image = np.zeros((1, 64, 64, 3), np.float32)
-        own = jax.eval_shape(detector.init, jax.random.key(0), image, np.array([[64, 64]]))
-        network = resnet.create("resnet50", make=Layers(), stem="imagenet")
-        classifier = jax.eval_shape(
-            functools.partial(network.init, train=False), jax.random.key(0), image
+@pytest.mark.parametrize(
+    ("backbone", "neck"),
+    [
+        ("resnet18", "fpn"),
+        ("resnet34", "c4"),
+        ("resnet50", "fpn"),
+        ("resnet50", "c4"),
+        ("resnet101", "c4"),
+        ("resnet152", "fpn"),
+    ],
+)
+def test_the_backbone_has_the_variables_of_the_classification_network(backbone, neck):
+    detector = detection.Detector(detection.Settings.moco(neck, num_classes=3, backbone=backbone))
+    image = np.zeros((1, 64, 64, 3), np.float32)
+    own = jax.eval_shape(detector.init, jax.random.key(0), image, np.array([[64, 64]]))
+    network = resnet.create(backbone, make=Layers(), stem="imagenet")
+    classifier = jax.eval_shape(
+        functools.partial(network.init, train=False), jax.random.key(0), image
+    )
+    for collection in ("params", "batch_stats"):
+        ours, theirs = (
+            jax.tree.map(lambda x: x.shape, tree)
+            for tree in (own[collection]["backbone"], classifier[collection])
         )
-        for collection in ("params", "batch_stats"):
-            ours, theirs = (
-                jax.tree.map(lambda x: x.shape, tree)
-                for tree in (own[collection]["backbone"], classifier[collection])
-            )
-            assert ours == theirs
+        assert ours == theirs
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,20 @@ boxes without area are dropped. Categories become labels 1, 2, ... in the order 
 
 import dataclasses
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cone_jax.data import decode, masks, objects
+from cone_jax.data import decode, objects
+from cone_jax.data import masks as mask_lib
 from cone_jax.errors import UserError, optional_module
+
+# In pixels. Filling a polygon takes pycocotools memory by the length of its outline, and boxes are
+# float32.
+FARTHEST = 100_000
 
 Segmentation = list[np.ndarray] | dict[str, Any] | None
 
@@ -139,7 +144,7 @@ def decode_mask(segmentation: Any, size: tuple[int, int]) -> np.ndarray:
     else:
         polygons = [np.asarray(polygon, np.float64).tolist() for polygon in segmentation]
         counts = coco_mask.merge(coco_mask.frPyObjects(polygons, *size))["counts"]
-    return masks.decode_mask(counts.encode() if isinstance(counts, str) else counts, size)
+    return mask_lib.decode_mask(counts.encode() if isinstance(counts, str) else counts, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +180,7 @@ def _load_json(path: Path) -> dict[str, list[Any]]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; give COCO's JSON file") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); give COCO's JSON file") from error
     for field in ("images", "annotations", "categories"):
         entries = content.get(field) if isinstance(content, dict) else None
@@ -211,7 +216,7 @@ def _images(
         name = Path(entry.text("file_name"))
         if name.is_absolute() or ".." in name.parts:
             raise entry.wrong("file_name", f"a name below {folder}")
-        if not (folder / name).is_file():
+        if not _is_file(folder / name):
             raise entry.wrong("file_name", f"a file in {folder}; add it or remove the entry")
         size = (entry.integer("height", least=1), entry.integer("width", least=1))
         found[image_id] = (image_id, folder / name, size)
@@ -254,8 +259,8 @@ def _annotation(
 
 def _box(entry: _Entry) -> np.ndarray:
     box = entry.content.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
-        raise entry.wrong("bbox", "four numbers: x, y, width, height")
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_place, box)):
+        raise entry.wrong("bbox", f"four numbers within {FARTHEST:,} pixels: x, y, width, height")
     if box[2] < 0 or box[3] < 0:
         raise entry.wrong("bbox", "x, y, width, height with sides of at least 0")
     return np.array([box[0], box[1], box[0] + box[2], box[1] + box[3]], np.float32)
@@ -264,23 +269,50 @@ def _box(entry: _Entry) -> np.ndarray:
 def _segmentation(entry: _Entry, size: tuple[int, int]) -> Segmentation:
     value = entry.content.get("segmentation")
     if isinstance(value, dict):
-        fits = list(value.get("size", [])) == list(size)
-        if not fits or not isinstance(value.get("counts"), list | str):
+        counts = value.get("counts")
+        if value.get("size") != list(size) or not isinstance(counts, list | str):
             raise entry.wrong("segmentation", f"a run-length code with counts and size {[*size]}")
+        if not _fill(counts, size):
+            rule = f"counts of at least 0 that add up to {size[0]} x {size[1]} pixels"
+            raise entry.wrong("segmentation", f"a run-length code with {rule}")
         return value
     if not isinstance(value, list) or not value:
         raise entry.wrong("segmentation", "polygons or a run-length code; or read without masks")
     for polygon in value:
         good = isinstance(polygon, list) and len(polygon) >= 6 and len(polygon) % 2 == 0
-        if not good or not all(map(_is_number, polygon)):
-            raise entry.wrong(
-                "segmentation", "polygons x0, y0, x1, y1, ... of three points or more"
+        if not good or not all(map(_is_place, polygon)):
+            rule = (
+                f"polygons x0, y0, x1, y1, ... of three points or more, within {FARTHEST:,} pixels"
             )
+            raise entry.wrong("segmentation", rule)
     return [np.asarray(polygon, np.float64) for polygon in value]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _fill(counts: list[Any] | str, size: tuple[int, int]) -> bool:
+    """Whether runs, compressed or not, make a picture of this size."""
+    if isinstance(counts, str):
+        try:
+            counts = list(mask_lib.run_lengths(counts.encode(), size))
+        except ValueError:
+            return False
+    whole = all(type(each) is int and each >= 0 for each in counts)
+    return whole and sum(counts) == size[0] * size[1]
+
+
+def _is_number(value: Any, most: float = sys.float_info.max) -> bool:
+    """Of at most this size; neither NaN nor a whole number too long for a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= most
+
+
+def _is_place(value: Any) -> bool:
+    return _is_number(value, FARTHEST)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than the file system takes
+        return False
 
 
 def _record(picture: tuple[int, Path, tuple[int, int]], objects: list[dict[str, Any]]) -> Record:
