@@ -19,7 +19,7 @@ from cone_jax.analysis.page import Section
 from cone_jax.analysis.tables import write_csv
 from cone_jax.data import decode, inspection
 from cone_jax.data.datasets import Dataset
-from cone_jax.data.sources import Source, corrections
+from cone_jax.data.sources import Source, corrections, file_name
 from cone_jax.data.sources.corrections import Correction
 
 CSV_FILE, PAGE_FILE = "label_errors.csv", "label_errors.html"
@@ -176,7 +176,7 @@ def _row(finding: Finding, dataset: Dataset, given: str | None) -> Markup:
         page.thumbnail(
             pixels(dataset.train, record),
             names[_label(dataset.train, record)],
-            (Path(dataset.train.describe(record)).name,),
+            (file_name(dataset.train, record),),
         )
         for record in finding.against[:_NEIGHBOURS]
     )

@@ -13,7 +13,7 @@ from cone_jax.analysis.detection_files import obtain_section
 from cone_jax.analysis.neighbourhoods import NetworkAndBank
 from cone_jax.analysis.page import Section
 from cone_jax.analysis.snapshot import Snapshot, take
-from cone_jax.data import datasets
+from cone_jax.data import datasets, sources
 from cone_jax.data.sources import Source
 from cone_jax.errors import UserError
 from cone_jax.training.run_directory import RunDirectory
@@ -41,7 +41,7 @@ class Evidence:
         """The name of a record's file, to be found again; empty where it is not known."""
         if source is None or not 0 <= record < len(source):
             return []
-        return [Path(source.describe(record)).name]
+        return [sources.file_name(source, record)]
 
     def epoch_text(self, step: int) -> str:
         """The epoch of a step in brackets; empty where the data are gone."""

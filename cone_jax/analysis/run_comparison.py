@@ -15,9 +15,11 @@ from cone_jax import models, storage, workdir
 from cone_jax.analysis import figure_style, figures, page, training_curves
 from cone_jax.analysis.config_fields import computed_fields, distinguishing_names
 from cone_jax.analysis.figures import Line
+from cone_jax.analysis.snapshot import Snapshot
 from cone_jax.analysis.tables import csv_table, markdown_table
 from cone_jax.console import HEADLINES, Chart, Metric, find_metric
 from cone_jax.errors import UserError
+from cone_jax.evaluation.accuracy import SPLIT_ACCURACIES, interval_text
 from cone_jax.training.run_directory import RunDirectory, network_of
 
 # What a table shows of each group, where it was recorded.
@@ -98,7 +100,7 @@ def table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         [
             group.name,
             str(len(group.runs)),
-            *(_cell(summarise(group, name), metric) for name, metric in columns),
+            *(_cell(group, name, metric) for name, metric in columns),
             _parameters(group.runs[0]),
         ]
         for group in groups
@@ -173,11 +175,29 @@ def _declared(groups: Sequence[Group]) -> dict[str, Metric]:
     return {name: metric for run in runs for name, metric in run.declared_metrics.items()}
 
 
-def _cell(summary: Summary | None, metric: Metric) -> str:
+def _cell(group: Group, name: str, metric: Metric) -> str:
+    """With the deviation over seeds; of a single accuracy with what it leaves open."""
+    summary = summarise(group, name)
     if summary is None:
         return "–"
     mean = metric.text(summary.mean)
-    return mean if summary.deviation is None else f"{mean} ± {metric.text(summary.deviation)}"
+    if summary.deviation is not None:
+        return f"{mean} ± {metric.text(summary.deviation)}"
+    tested = _tested(group, name) if name in SPLIT_ACCURACIES else None
+    return f"{mean} ({interval_text(summary.mean, tested)})" if tested else mean
+
+
+def _tested(group: Group, name: str) -> int | None:
+    """On how many pictures a metric was measured, where the run's snapshot tells."""
+    for run in group.runs:
+        series = run.series(name)
+        if series.steps.size:
+            try:
+                snapshot = Snapshot.load(run.path, int(series.steps[-1]))
+            except Exception:  # a store that is away now, or a file cut short: a number is missing
+                return None
+            return None if snapshot is None else len(snapshot.labels)
+    return None
 
 
 def long_csv(groups: Sequence[Group]) -> str:
@@ -233,7 +253,10 @@ def write(runs: Sequence[RunDirectory], directory: Path) -> Path:
         figure = figures.curves(overlay.lines, y_label=chart.y_label)
         figure_style.save(figure, directory / "figures" / key)
         charts.append(page.chart(figure, key, overlay.title))
-    note = "Bands and ± are one standard deviation over seeds. Each value is the last recorded."
+    note = (
+        "Bands and ± are one standard deviation over seeds. Each value is the last recorded. What "
+        "follows a single run's accuracy is its 95 % interval, given the number of test pictures."
+    )
     sections = [
         page.Section("table", "Table", page.table(header, rows, numbers=range(1, len(header)))),
         page.Section("curves", "Curves", page.grid(charts)),

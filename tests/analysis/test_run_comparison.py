@@ -11,6 +11,8 @@ from cone_jax import config as config_lib
 from cone_jax import workdir
 from cone_jax.analysis import figure_style, figures, run_comparison
 from cone_jax.analysis.figures import Line
+from cone_jax.analysis.snapshot import Snapshot
+from cone_jax.evaluation.accuracy import interval_text
 from cone_jax.training.run_directory import RunDirectory
 from cone_jax.workdir.metrics import METRICS_FILE
 from tests.tiny_run import write_run
@@ -70,6 +72,20 @@ def test_a_single_run_has_no_deviation(runs):
     assert run_comparison.mean_line(groups[0], "train/loss").deviation is None
     _, rows = run_comparison.table(groups)
     assert rows[0][:3] == ["cone", "1", "91.00%"]
+
+
+def test_an_accuracy_of_a_single_run_has_its_interval(runs):
+    """Where the number of test pictures is known: that of several seeds has its deviation."""
+    for run in (*runs[:2], runs[4]):
+        labels = np.zeros(360, np.int32)
+        Snapshot(20, ("a", "b"), {}, labels, labels).save(run.path)
+    cells = {}
+    for chosen in (runs[:2], [runs[0]], [runs[3]]):
+        _, rows = run_comparison.table(run_comparison.group_runs(chosen))
+        cells[len(chosen), chosen[0].name] = rows[0]
+    assert cells[1, "cone-0"][2:4] == [f"91.00% ({interval_text(0.91, 360)})", "0.0900"]
+    assert cells[2, "cone-0"][2] == "92.00% ± 1.41%"
+    assert cells[1, "cross_entropy-0"][2] == "88.00%", "nobody knows how many pictures"
 
 
 def test_names_say_what_differs(tmp_path):

@@ -1,7 +1,7 @@
 """Data sets by name: random access to encoded images or pixels, and their labels."""
 
 from cone_jax.data.sources.registry import CachedSource, create, has_objects, names, open_source
-from cone_jax.data.sources.source import OBJECTS, Record, Source
+from cone_jax.data.sources.source import OBJECTS, Record, Source, file_name
 
 __all__ = [
     "OBJECTS",
@@ -9,6 +9,7 @@ __all__ = [
     "Record",
     "Source",
     "create",
+    "file_name",
     "has_objects",
     "names",
     "open_source",

@@ -1,5 +1,7 @@
 """What every data set looks like to the rest of the project: records by index."""
 
+import re
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,3 +35,13 @@ class Source(Protocol):
 
 
 OBJECTS = "objects"  # the `label_kind` of sources whose records are pictures with objects
+
+
+def file_name(source: Source, index: int) -> str:
+    """The last part of a record's path, for a caption.
+
+    Sources that keep files within others describe a record by its place and, in brackets, its path.
+    """
+    described = source.describe(index)
+    inside = re.search(r"\[\d+\] \((.+)\)$", described)
+    return Path(inside[1] if inside else described).name

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cone_jax.data import decode, packing
-from cone_jax.data.sources import create, packed
+from cone_jax.data.sources import create, file_name, packed
 from cone_jax.errors import UserError
 
 
@@ -28,6 +28,7 @@ def test_record_i_is_record_i_of_the_folder(folder_and_pack):
         assert source.class_names == folder.class_names
         assert [source[i] for i in range(len(source))] == [folder[i] for i in range(len(folder))]
     assert source.describe(0) == f"{pack}/val[0] (b/x.jpg)"
+    assert file_name(source, 0) == file_name(folder, 0) == "x.jpg"
 
 
 def test_threads_and_other_processes_read_the_same(folder_and_pack):
