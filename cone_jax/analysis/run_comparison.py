@@ -15,7 +15,7 @@ from cone_jax import models, storage, workdir
 from cone_jax.analysis import figure_style, figures, page, training_curves
 from cone_jax.analysis.config_fields import computed_fields, distinguishing_names
 from cone_jax.analysis.figures import Line
-from cone_jax.analysis.snapshot import Snapshot
+from cone_jax.analysis.snapshot import pictures_tested
 from cone_jax.analysis.tables import csv_table, markdown_table
 from cone_jax.console import HEADLINES, Chart, Metric, find_metric
 from cone_jax.errors import UserError
@@ -192,11 +192,7 @@ def _tested(group: Group, name: str) -> int | None:
     for run in group.runs:
         series = run.series(name)
         if series.steps.size:
-            try:
-                snapshot = Snapshot.load(run.path, int(series.steps[-1]))
-            except Exception:  # a store that is away now, or a file cut short: a number is missing
-                return None
-            return None if snapshot is None else len(snapshot.labels)
+            return pictures_tested(run.path, int(series.steps[-1]))
     return None
 
 

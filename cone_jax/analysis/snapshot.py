@@ -100,6 +100,15 @@ class Snapshot:
         )
 
 
+def pictures_tested(directory: Path, step: int) -> int | None:
+    """On how many test pictures the snapshot of a step was taken; None where nothing tells."""
+    try:
+        snapshot = Snapshot.load(directory, step)
+    except Exception:  # a store that is away now, or a file cut short: a number is missing
+        return None
+    return None if snapshot is None else len(snapshot.labels)
+
+
 _PARTS: dict[str, Any] = {
     "classes_map": ClassesMap,
     "one_class_map": OneClassMap,

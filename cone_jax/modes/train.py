@@ -7,7 +7,7 @@ from rich.console import Console
 
 from cone_jax import training
 from cone_jax.analysis import report
-from cone_jax.analysis.snapshot import Snapshot
+from cone_jax.analysis.snapshot import pictures_tested
 from cone_jax.analysis.tensorboard_images import TensorboardImages
 from cone_jax.console import plain_lines, print_training
 from cone_jax.evaluation import registry
@@ -36,14 +36,8 @@ def train(arguments: Arguments, console: Console) -> None:
 
 def _intervals(metrics: Mapping[str, float], directory: Path) -> dict[str, str]:
     """Of the accuracies on the test split, whose size the report's snapshot knows."""
-    try:
-        snapshot = Snapshot.load(directory, int(metrics["step"]))
-    except Exception:  # a store that is away now: the run itself went well
+    tested = pictures_tested(directory, int(metrics["step"]))
+    if tested is None:
         return {}
-    if snapshot is None:
-        return {}
-    return {
-        name: interval_text(metrics[name], len(snapshot.labels))
-        for name in SPLIT_ACCURACIES
-        if name in metrics
-    }
+    known = (name for name in SPLIT_ACCURACIES if name in metrics)
+    return {name: interval_text(metrics[name], tested) for name in known}
