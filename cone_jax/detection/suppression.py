@@ -52,15 +52,12 @@ def nms(
         return jnp.zeros(max_outputs, jnp.int32), jnp.zeros(max_outputs, bool)
     # A traced order cannot sort NumPy's arrays.
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
-    groups = jnp.asarray(0 if groups is None else groups, jnp.int32)
-    groups = jnp.broadcast_to(groups, number)
+    groups = jnp.zeros(number, jnp.int32) if groups is None else jnp.asarray(groups, jnp.int32)
     tile = min(TILE, number)
-    scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
-    scores, order = lax.top_k(scores, number)
-    missing = -number % tile
-    exists = jnp.pad(scores > -jnp.inf, (0, missing))
-    sorted_boxes = jnp.pad(boxes[order], ((0, missing), (0, 0)))
-    sorted_groups = jnp.pad(groups[order], (0, missing))
+    scores, order = lax.top_k(jnp.where(jnp.isnan(scores), -jnp.inf, scores), number)
+    missing = (0, -number % tile)
+    exists, sorted_groups = jnp.pad(scores > -jnp.inf, missing), jnp.pad(groups[order], missing)
+    sorted_boxes = jnp.pad(boxes[order], (missing, (0, 0)))
 
     def unfinished(kept: _Kept) -> Array:
         start = jnp.minimum(kept.tile * tile, number - 1)
