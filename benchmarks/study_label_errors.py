@@ -51,7 +51,7 @@ from cone_jax.data import datasets
 from cone_jax.data.sources import corrections, splits
 from cone_jax.data.transforms import recipes
 from cone_jax.evaluation.probes import extraction
-from cone_jax.training import pretrained
+from cone_jax.training import plan, pretrained
 from cone_jax.training.run import Run
 from cone_jax.training.run_directory import RunDirectory
 
@@ -66,13 +66,17 @@ def digits(arguments: argparse.Namespace) -> ConfigDict:
 
 
 def cifar100(arguments: argparse.Namespace) -> ConfigDict:
-    """The first 10,000 training images, 20 superclasses."""
-    settings = {"data.path": arguments.cifar100, "data.train_split": "train[:10000]"}
-    return _recipe("cifar_small.py:coarse", settings)
+    """The recipe's 3,000 training images, 20 superclasses."""
+    return _recipe("cifar_small.py:coarse", {"data.path": arguments.cifar100})
 
 
 def imagewoof(arguments: argparse.Namespace) -> ConfigDict:
-    return _recipe("folder.py:small", {"data.path": arguments.imagewoof, "epochs": 60})
+    """The network and the pictures that `--config.budget` begins with on a CPU."""
+    pictures = {"data.image_size": 64, "data.test_transforms": recipes.evaluation(73, 64)}
+    pictures["data.train_transforms"] = recipes.standard(64, scale=(0.2, 1.0))
+    network = {"model.name": "resnet18", "model.options.width": 32}
+    settings = {"data.path": arguments.imagewoof, "epochs": 40}
+    return _recipe("folder.py", {**pictures, **network, **settings})
 
 
 def pets_frozen(arguments: argparse.Namespace) -> ConfigDict:
@@ -135,7 +139,8 @@ def flip(config: ConfigDict, share: float, seed: int, file: Path) -> np.ndarray:
 def gather(config: ConfigDict, place: Path) -> Evidence:
     """Trains what folds have not been trained, and asks each about its own pictures."""
     parts = []
-    for fold, one in enumerate(label_errors.fold_configs(config, FOLDS)):
+    settled = plan.resolve(config, place, print)  # as that of the run whose labels are doubted
+    for fold, one in enumerate(label_errors.fold_configs(settled, FOLDS)):
         directory = place / f"fold-{fold}"
         training.train(one, directory, Console(quiet=True))
         opened = RunDirectory.open(directory)
