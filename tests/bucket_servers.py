@@ -205,6 +205,11 @@ class FaultyProxy:
                     connection.recv(1 << 16)
                     answer = f"HTTP/1.0 {fault}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
                     connection.sendall(answer.encode())
+                    # Closed at once, with a body on its way here, it might arrive as a cut.
+                    connection.shutdown(socket.SHUT_WR)
+                    connection.settimeout(5)
+                    while connection.recv(1 << 16):
+                        pass
                 return
             with socket.create_connection(("127.0.0.1", self._target)) as server:
                 back = threading.Thread(
