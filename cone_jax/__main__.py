@@ -56,6 +56,9 @@ def main(argv: Sequence[str]) -> int:
         errors.print(f"failed: {error}")
         return 1
     except OSError as error:
+        if isinstance(error, PermissionError) and error.filename:
+            errors.print(f"error: {error.filename} cannot be used: {error.strerror}")
+            return 2
         if storage.write_failure(error) is None:
             raise
         errors.print(f"failed: {error}")

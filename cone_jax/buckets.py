@@ -6,6 +6,7 @@ arrays of checkpoints through TensorStore, which has drivers of its own.
 
 import asyncio
 import contextlib
+import errno
 import functools
 import io
 import math
@@ -197,7 +198,13 @@ class BucketPath(gpath.PosixGPath):
         """Nothing to do: a bucket has no directories, and a run does not make buckets."""
 
     def read_bytes(self) -> bytes:
-        return cast(bytes, self._files.cat_file(os.fspath(self)))
+        try:
+            return cast(bytes, self._files.cat_file(os.fspath(self)))
+        except Exception as error:  # each library has its own
+            said = _denial(error)
+            if said is None:
+                raise
+            raise PermissionError(errno.EACCES, said, os.fspath(self)) from error
 
     def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
         with self.open("r", encoding=encoding or "utf-8", errors=errors) as file:

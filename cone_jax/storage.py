@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import zlib
@@ -86,7 +87,7 @@ def replacing(path: Path) -> Iterator[Path]:
             yield unfinished
             _upload(unfinished, path)
         return
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = _beside(path)
     try:
         yield unfinished
         with unfinished.open("rb") as written:
@@ -212,7 +213,7 @@ def create(path: Path, content: bytes) -> bool:
     """Writes a file only if there is none; whether it did. Of several at a time one succeeds."""
     if is_remote(path):
         return bool(path.create(content))  # type: ignore[attr-defined]
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch = _beside(path)
     try:
         scratch.write_bytes(content)
         os.link(scratch, path)  # unlike opening with O_EXCL it appears with its content
@@ -221,6 +222,11 @@ def create(path: Path, content: bytes) -> bool:
     finally:
         scratch.unlink(missing_ok=True)
     return True
+
+
+def _beside(path: Path) -> Path:
+    """A hidden name that nobody else has: containers that share a disk have the same numbers."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def _upload(file: Path, target: Path) -> None:

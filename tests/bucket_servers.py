@@ -2,21 +2,23 @@
 
     python tests/bucket_servers.py gcs 9123
 
-serves the bucket ``bucket`` until it is ended. The emulator ignores conditions and does not say
-which generation of an object it sends; without both there is no lock and no OCDBT, so they are
-added here as Google documents them. It also reads an upload as if it were an e-mail, and loses the
-last byte of a file that ends with a carriage return: uploads are taken apart here instead.
+serves the bucket ``bucket`` until it is ended, and prints the port: of 0 the system makes a free
+one. The emulator ignores conditions and does not say which generation of an object it sends;
+without both there is no lock and no OCDBT, so they are added here as Google documents them. It also
+reads an upload as if it were an e-mail, and loses the last byte of a file that ends with a carriage
+return: uploads are taken apart here instead. And it lets five connections wait, where TensorStore
+opens dozens: one that is turned away tries again after a second.
 """
 
 import contextlib
 import email
+import functools
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from http import HTTPStatus
 from pathlib import Path
@@ -26,6 +28,14 @@ BUCKET = "bucket"
 
 
 def serve_gcs(port: int) -> None:
+    _, port = start_gcs(port)
+    print(port, flush=True)
+    threading.Event().wait()
+
+
+@functools.cache
+def mended_emulator():
+    """The emulator's module, once in a process, with what it lacks."""
     from gcp_storage_emulator.exceptions import NotFound
     from gcp_storage_emulator.handlers import objects
 
@@ -68,9 +78,17 @@ def serve_gcs(port: int) -> None:
         return take_apart(raw, handler.headers.get_param("boundary"))
 
     emulator._read_data = read_exactly
-    server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
+    emulator.server.HTTPServer.request_queue_size = 128
+    return emulator
+
+
+def start_gcs(port: int = 0):
+    """A server in this process, and its port."""
+    server = mended_emulator().create_server(
+        "127.0.0.1", port, in_memory=True, default_bucket=BUCKET
+    )
     server.start()
-    threading.Event().wait()
+    return server, server._api._httpd.server_address[1]
 
 
 def take_apart(raw: bytes, boundary: str) -> dict[str, object]:
@@ -86,45 +104,36 @@ def take_apart(raw: bytes, boundary: str) -> dict[str, object]:
 
 
 def serve_s3(port: int) -> None:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port)
-    server.start()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
-    urllib.request.urlopen(request)
+    _, port = start_s3(port)
+    print(port, flush=True)
     threading.Event().wait()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def start_s3(port: int = 0):
+    """A server in this process, and its port."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
+    urllib.request.urlopen(request).close()
+    return server, port
 
 
 @contextlib.contextmanager
 def running(kind: str):
     """A server in a process of its own; gives its port."""
-    port = free_port()
     process = subprocess.Popen(
-        [sys.executable, __file__, kind, str(port)],
-        stdout=subprocess.DEVNULL,
+        [sys.executable, __file__, kind, "0"],
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    path = f"/storage/v1/b/{BUCKET}" if kind == "gcs" else f"/{BUCKET}"
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5).close()
-                break
-            except OSError:
-                if time.monotonic() > deadline or process.poll() is not None:
-                    raise
-                time.sleep(0.1)
-        yield port
+        yield int(process.stdout.readline())
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def environment(kind: str, port: int) -> dict[str, str]:
@@ -196,6 +205,11 @@ class FaultyProxy:
                     connection.recv(1 << 16)
                     answer = f"HTTP/1.0 {fault}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
                     connection.sendall(answer.encode())
+                    # Closed at once, with a body on its way here, it might arrive as a cut.
+                    connection.shutdown(socket.SHUT_WR)
+                    connection.settimeout(5)
+                    while connection.recv(1 << 16):
+                        pass
                 return
             with socket.create_connection(("127.0.0.1", self._target)) as server:
                 back = threading.Thread(

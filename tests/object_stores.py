@@ -7,7 +7,7 @@ from unittest import mock
 
 import fsspec
 
-from tests.bucket_servers import BUCKET, free_port, reached
+from tests.bucket_servers import BUCKET, mended_emulator, reached, start_gcs, start_s3
 
 
 class Store:
@@ -34,9 +34,7 @@ class Store:
 @contextlib.contextmanager
 def gcs() -> Iterator[Store]:
     """A store for ``gs://``; gcsfs and TensorStore reach it through the environment."""
-    from gcp_storage_emulator import server as emulator
-
-    store, port = Store("gs"), free_port()
+    store, emulator = Store("gs"), mended_emulator()
     send = emulator.Response.write_file
 
     def count(response, content, *arguments, **options):
@@ -44,26 +42,20 @@ def gcs() -> Iterator[Store]:
         store.sent += len(content)
         return send(response, content, *arguments, **options)
 
-    with mock.patch.object(emulator.Response, "write_file", count), reached("gcs", port):
-        server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
-        server.start()
-        try:
+    server, port = start_gcs()
+    try:
+        with mock.patch.object(emulator.Response, "write_file", count), reached("gcs", port):
             yield store
-        finally:
-            server.stop()
+    finally:
+        server.stop()
 
 
 @contextlib.contextmanager
 def s3() -> Iterator[Store]:
     """A store for ``s3://``."""
-    from moto.server import ThreadedMotoServer
-
-    store, port = Store("s3"), free_port()
-    with reached("s3", port):
-        server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
-        server.start()
-        try:
-            store.files.mkdir(BUCKET)
-            yield store
-        finally:
-            server.stop()
+    server, port = start_s3()
+    try:
+        with reached("s3", port):
+            yield Store("s3")
+    finally:
+        server.stop()

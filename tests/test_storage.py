@@ -51,6 +51,24 @@ def test_the_content_is_on_disk_before_the_name(tmp_path, monkeypatch):
     assert calls == [4, "replace"]
 
 
+def test_of_two_that_create_a_file_at_once_one_does_though_their_numbers_are_the_same(
+    tmp_path, monkeypatch
+):
+    """As those of containers are that share a disk."""
+    target, link = tmp_path / "lock.json", os.link
+
+    def overtaken(*paths):
+        monkeypatch.setattr(os, "link", link)
+        assert storage.create(target, b"theirs")
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", overtaken)
+    assert not storage.create(target, b"ours")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        ("lock.json", "theirs")
+    ]
+
+
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 def test_a_bucket_with_one_slash_is_not_a_folder_here(scheme):
     with pytest.raises(UserError, match=rf"--workdir .* names no bucket; give {scheme}://BUCKET/"):
@@ -102,7 +120,7 @@ def test_a_file_arrives_to_its_last_byte(folder, end):
         assert (folder / "file").read_bytes() == content
 
 
-def test_what_may_not_be_written_is_one_line(folder, proxy):
+def test_what_may_not_be_written_or_read_is_one_line(folder, proxy):
     (folder / "there").write_bytes(b"before")
     proxy.fault = lambda number: "403 Forbidden"
     denied = r"large/there cannot be written: permission denied"
@@ -110,6 +128,9 @@ def test_what_may_not_be_written_is_one_line(folder, proxy):
         (folder / "there").write_bytes(b"after")
     with pytest.raises(UserError, match=denied), storage.replacing(folder / "there") as unfinished:
         unfinished.write_bytes(b"after")
+    for read in ((folder / "there").read_bytes, (folder / "there").read_text):
+        with pytest.raises(PermissionError, match=r"permission denied .*large/there"):
+            read()
 
 
 def test_a_copy_that_has_another_kind_of_checksum_is_compared_by_size(folder, monkeypatch):

@@ -221,6 +221,11 @@ class Stage:
         except FileNotFoundError as error:
             raise UserError(f"{self.url}/{name} was deleted while it was fetched") from error
         except Exception as error:  # each library has its own
+            said = storage.refusal(storage.path(self.url), error)
+            if said is not None:
+                raise UserError(
+                    f"data.path: {self.url}/{name} cannot be read: {said}; ask for the right to"
+                ) from error
             raise Failure(
                 f"{self.url}/{name} cannot be fetched: {_reason(error)}; start again, and it goes "
                 "on there"
@@ -355,7 +360,10 @@ def _of_tfds(stage: Stage, data: Data, part: str) -> Iterator[list[str]]:
 
 def _of_arrays(stage: Stage, data: Data, part: str) -> Iterator[list[str]]:
     listed = stage.list(data.path.rpartition("/")[2] if _is_file(data) else "")
-    yield [name for name in listed if name.endswith(".npz") and "/" not in name]
+    names = [name for name in listed if name.endswith(".npz") and "/" not in name]
+    if not names:  # or the copy would be named, which is empty
+        raise UserError(f"data.path ({data.path}) holds no .npz file; give one, or their folder")
+    yield names
 
 
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -372,21 +380,13 @@ def _pack_first(data: Data) -> str:
     url = data.path.rstrip("/")
     name = url.rpartition("/")[2]
     copy = "gcloud storage cp --recursive" if url.startswith("gs:") else "aws s3 cp --recursive"
-    quoted = shlex.quote(url)
-    pack = shlex.join(
-        [
-            *program(),
-            "--mode=pack",
-            "--config=configs/folder.py",
-            f"--config.data.path={name}",
-            f"--output={url}-packed",
-        ]
-    )
+    where = (f"--config.data.path={name}", f"--output={url}-packed")
+    pack = shlex.join([*program(), "--mode=pack", "--config=configs/folder.py", *where])
     source = "." if url.startswith("gs:") else shlex.quote(name)
     return (
         f"data.path ({url}) is a folder of single images in a bucket, one request for each; pack "
-        f"it: {copy} {quoted} {source} && {pack}; then set data.source to 'packed' and data.path "
-        f"to {url}-packed"
+        f"it: {copy} {shlex.quote(url)} {source} && {pack}; then set data.source to 'packed' and "
+        f"data.path to {url}-packed"
     )
 
 

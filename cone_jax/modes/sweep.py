@@ -8,6 +8,7 @@ from cone_jax.evaluation import registry
 from cone_jax.modes.command_line import Arguments
 from cone_jax.sweeps import load_sweep, runner, tables
 from cone_jax.sweeps.definition import beside
+from cone_jax.workdir import lock
 
 
 def sweep(arguments: Arguments, console: Console) -> None:
@@ -26,7 +27,8 @@ def sweep(arguments: Arguments, console: Console) -> None:
                 f"{arguments.recipe} finds; set evaluation.evaluators, or the sweep's metric"
             )
     say = plain_lines(console)
-    failures = tables.fill(definition, runs, arguments.workdir, jobs=jobs, say=say)
+    with lock.held(arguments.workdir, say, arguments.config.checkpoint.store_timeout):
+        failures = tables.fill(definition, runs, arguments.workdir, jobs=jobs, say=say)
     if failures:
         raise TrainingFailed(f"{len(failures)} of {len(runs)} runs; the first was {failures[0]}")
 

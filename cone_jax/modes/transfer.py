@@ -1,6 +1,7 @@
 """``--mode=transfer``: fine-tune a network on another data set, settings chosen on validation."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -12,9 +13,11 @@ from cone_jax.errors import TrainingFailed
 from cone_jax.modes.command_line import Arguments
 from cone_jax.modes.sweep import number_of_jobs
 from cone_jax.sweeps import runner, tables, transfer_protocol, transfer_results
+from cone_jax.sweeps.definition import Sweep
 from cone_jax.sweeps.runner import CellRun
 from cone_jax.sweeps.transfer_protocol import Choice
 from cone_jax.training import pretrained
+from cone_jax.workdir import lock
 
 GRID_FOLDER = "grid"
 
@@ -26,14 +29,13 @@ def transfer(arguments: Arguments, console: Console) -> None:
         records = [transfer_results.read(directory) for directory in arguments.workdirs]
     else:
         records = [_fine_tune(arguments, number_of_jobs(arguments), say)]
-        transfer_results.write(arguments.workdir, records[0])
     path = transfer_results.write_table(arguments.workdir, records)
     say(path.read_text(encoding="utf-8"))
     say(f"written: {path}")
 
 
 def _fine_tune(arguments: Arguments, jobs: int, say: Report) -> dict[str, Any]:
-    """The whole protocol, or what is left of it; returns the record of it."""
+    """The whole protocol, or what is left of it; returns and writes the record of it."""
     recipe, place = arguments.recipe, arguments.workdir
     require_classifier(arguments.config, "transfer")
     transfer_protocol.check(arguments.config)
@@ -42,6 +44,22 @@ def _fine_tune(arguments: Arguments, jobs: int, say: Report) -> dict[str, Any]:
     account = pretrained.check_weights(config)
     runs = runner.plan(grid, recipe, config, place / GRID_FOLDER)
     say(account)
+    with lock.held(place, say, config.checkpoint.store_timeout):
+        choice = _choose(grid, runs, config, jobs, place, say)
+        final = transfer_protocol.final(config, recipe, choice)
+        last = runner.plan(final, recipe, config, place)
+        failures = runner.carry_out(last, jobs=1, say=say, finished=lambda: None)
+        if failures:
+            raise TrainingFailed(f"{failures[0]}; the same command tries it again")
+        record = _record(config, choice, runs, last[0])
+        transfer_results.write(place, record)
+    return record
+
+
+def _choose(
+    grid: Sweep, runs: list[CellRun], config: ConfigDict, jobs: int, place: Path, say: Report
+) -> Choice:
+    """The best of the grid, once it is filled."""
     to_run = [run for run in runs if not transfer_protocol.diverged(run)]
     failures = tables.fill(grid, runs, place / GRID_FOLDER, jobs=jobs, say=say, to_run=to_run)
     if any(runner.result(run) is None and not transfer_protocol.diverged(run) for run in runs):
@@ -52,12 +70,7 @@ def _fine_tune(arguments: Arguments, jobs: int, say: Report) -> dict[str, Any]:
         f"{choice.weight_decay:g} / learning rate: {config.transfer.metric} "
         f"{choice.validation:.2%}; now on all training images"
     )
-    final = transfer_protocol.final(config, recipe, choice)
-    last = runner.plan(final, recipe, config, place)
-    failures = runner.carry_out(last, jobs=1, say=say, finished=lambda: None)
-    if failures:
-        raise TrainingFailed(f"{failures[0]}; the same command tries it again")
-    return _record(config, choice, runs, last[0])
+    return choice
 
 
 def _record(

@@ -43,6 +43,7 @@ class Lock:
         self._workdir, self._holder, self._timeout = workdir, holder, timeout
         self._path = workdir / LOCK_FILE
         self._lost = ""
+        self._seen = time.monotonic()  # when the lock was last known to be held
         self._checkpoints: Checkpoints | None = None
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True, name="workdir lock")
@@ -57,6 +58,9 @@ class Lock:
 
     def check(self) -> None:
         """`TrainingFailed` if the run must not write any more."""
+        # A process that was stopped may come here before its heartbeat wakes up.
+        if not self._lost and time.monotonic() - self._seen > LEASE / 2:
+            self._lost = self._taken_over()
         if self._lost:
             raise TrainingFailed(self._lost)
 
@@ -68,20 +72,25 @@ class Lock:
             if _read(self._path).get("token") == self._holder["token"]:
                 self._path.unlink(missing_ok=True)
 
+    def _taken_over(self) -> str:
+        """By whom, in words; "" where it is still ours."""
+        found = _read(self._path)
+        if not found or found.get("token") == self._holder["token"]:
+            return ""
+        return f"workdir ({self._workdir}) was taken over by {_name(found)}"
+
     def _beat(self) -> None:
-        seen = time.monotonic()
         while not self._released.wait(HEARTBEAT):
             try:
-                found = _read(self._path)
-                if found and found.get("token") != self._holder["token"]:
-                    self._end(f"workdir ({self._workdir}) was taken over by {_name(found)}")
+                if taken := self._taken_over():
+                    self._end(taken)
                     return
                 self._holder["beat"] += 1
                 with storage.replacing(self._path) as unfinished:
                     unfinished.write_text(json.dumps(self._holder, indent=1) + "\n")
-                seen = time.monotonic()
+                self._seen = time.monotonic()
             except Exception as error:  # of whatever library is below; tried again
-                if time.monotonic() - seen > self._timeout:
+                if time.monotonic() - self._seen > self._timeout:
                     said = f"no answer for {self._timeout:g} s ({_first_line(error)})"
                     self._end(self.away(said))
                     return

@@ -105,6 +105,11 @@ def test_arrays_in_a_bucket(gs, tmp_path):
     assert records(there) == records(here)
 
 
+def test_a_folder_without_arrays_is_named_as_it_was_given(url, tmp_path):
+    with pytest.raises(UserError, match=rf"data\.path \({url}\) holds no \.npz file"):
+        create("array", "train", path=url, stage=str(tmp_path / "stage"))
+
+
 def test_only_what_a_split_needs_is_fetched_and_only_once(gs, url, packed, tmp_path):
     stage = tmp_path / "stage"
     create("packed", "test", path=url, stage=str(stage))
@@ -171,6 +176,15 @@ def test_a_file_that_arrives_damaged_is_not_kept(url, tmp_path, monkeypatch):
     assert not [
         file for file in (tmp_path / "stage").rglob("*") if file.is_file() and file.name != ".lock"
     ]
+
+
+def test_what_may_be_listed_and_not_read_is_one_line(url, tmp_path, monkeypatch):
+    def forbidden(*args, **options):
+        raise OSError("Forbidden: https://storage\nyou do not have storage.objects.get access")
+
+    monkeypatch.setattr(staging.Stage(url, "")._files, "cat_file", forbidden)
+    with pytest.raises(UserError, match=r"metadata\.json cannot be read: permission .*get access"):
+        create("packed", "train", path=url, stage=str(tmp_path / "stage"))
 
 
 def test_google_has_another_checksum_of_files_uploaded_in_parts(gs, url, packed):

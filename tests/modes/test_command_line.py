@@ -1,5 +1,6 @@
 """The command line: what works, and one clear line with exit code 2 for what does not."""
 
+import errno
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cone_jax import console, runtime, workdir
+from cone_jax import console, modes, runtime, workdir
 from cone_jax.data.sources import tfds
 from cone_jax.errors import UserError
 from cone_jax.modes import command_line
@@ -266,3 +267,13 @@ def test_commands_to_copy_are_quoted(tmp_path, capsys):
     console.print_training(Console(width=300), {"step": 1}, {}, 1.0, tmp_path / "my beasts")
     said = capsys.readouterr().out
     assert f"--mode=evaluate '--workdir={tmp_path}/my beasts' --step=best" in said
+
+
+def test_what_may_not_be_read_is_one_line(refusal, monkeypatch):
+    def denied(*_):
+        raise PermissionError(errno.EACCES, "permission denied (no right to)", "gs://bucket/file")
+
+    mode = modes.MODES["evaluate"]._replace(run=denied)
+    monkeypatch.setitem(modes.MODES, "evaluate", mode)
+    said = refusal(["evaluate"]).err
+    assert "gs://bucket/file cannot be used: permission denied (no right to)" in said

@@ -11,11 +11,12 @@ from PIL import Image
 from rich.console import Console
 
 from cone_jax import storage, training
-from cone_jax.errors import TrainingFailed
+from cone_jax.errors import TrainingFailed, UserError
 from cone_jax.modes import command_line, probe, transfer
 from cone_jax.modes.command_line import FLAGS, Arguments
 from cone_jax.sweeps import runner
 from cone_jax.training import pretrained
+from cone_jax.workdir import lock
 from tests import bucket_servers
 
 ROOT = Path(__file__).parent.parent.parent
@@ -128,6 +129,17 @@ def test_a_run_that_diverges_is_a_result_and_one_that_fails_is_not(fine_tune, tm
     assert found["grid"] == {"runs": 3, "finished": 2, "diverged": ["1_0"]}
     assert found["chosen"]["learning_rate"] == 0.01
     assert starts(tmp_path / "transfer") == {"0.01_0": 1, "0.5_0": 2, "1_0": 1, "final_0.01_0": 1}
+
+
+def test_a_second_start_is_refused_while_the_first_goes_on(fine_tune, main, tmp_path, capsys):
+    place = tmp_path / "transfer"
+    with lock.held(place, print, 60.0):
+        with pytest.raises(UserError, match=r"transfer\) is in use by process"):
+            fine_tune()
+        sweep = ["--sweep=configs/sweeps/momentum.py:digits", f"--workdir={place}"]
+        assert main(["--mode=sweep", *sweep]) == 2
+        assert "is in use by process" in capsys.readouterr().err
+        assert [path.name for path in place.iterdir()] == [lock.LOCK_FILE]
 
 
 def test_several_transfers_make_one_table(fine_tune, main, tmp_path, capsys):

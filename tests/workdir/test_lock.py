@@ -89,7 +89,7 @@ def test_who_is_silent_on_another_machine_is_taken_over_whatever_its_clock_says(
     assert "on elsewhere since 2999" in said[0]
 
 
-def test_who_counts_on_another_machine_is_alive(tmp_path, hurried):
+def test_who_counts_on_another_machine_is_alive(tmp_path):
     done = threading.Event()
 
     def count():
@@ -111,19 +111,33 @@ def test_who_counts_on_another_machine_is_alive(tmp_path, hurried):
         thread.join()
 
 
-def wait_for_failure(held):
+def wait_for_failure(held, meanwhile=lambda: None):
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
+        meanwhile()
         held.check()
         time.sleep(0.02)
 
 
 def test_a_run_that_was_taken_over_ends_and_leaves_the_lock_to_the_other(tmp_path, hurried):
-    with lock.held(tmp_path, print, 600.0) as held:
+    def take_over():  # again, where a heartbeat was just being written
+        with storage.replacing(tmp_path / lock.LOCK_FILE) as unfinished:
+            unfinished.write_text(json.dumps(someone_elsewhere()))
+
+    taken = pytest.raises(TrainingFailed, match="taken over by process 7 on elsewhere")
+    with lock.held(tmp_path, print, 600.0) as held, taken:
+        wait_for_failure(held, take_over)
+    assert json.loads((tmp_path / lock.LOCK_FILE).read_text())["token"] == "theirs"
+
+
+def test_a_run_that_was_stopped_asks_before_it_writes(tmp_path, monkeypatch):
+    with lock.held(tmp_path, print, 600.0) as held:  # whose heartbeat sleeps all the while
+        held.check()
+        monkeypatch.setattr(lock, "LEASE", 0.0)
+        held.check()
         (tmp_path / lock.LOCK_FILE).write_text(json.dumps(someone_elsewhere()))
         with pytest.raises(TrainingFailed, match="taken over by process 7 on elsewhere"):
-            wait_for_failure(held)
-    assert json.loads((tmp_path / lock.LOCK_FILE).read_text())["token"] == "theirs"
+            held.check()
 
 
 def test_a_store_that_stays_away_ends_the_run(tmp_path, hurried, monkeypatch):
