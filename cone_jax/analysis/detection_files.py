@@ -14,7 +14,7 @@ from cone_jax import storage
 from cone_jax.analysis import figure_style, figures, page, paper_comparison, tables
 from cone_jax.analysis.page import Section
 from cone_jax.data import contact_sheet, decode, object_drawing
-from cone_jax.data.sources import coco_source
+from cone_jax.data.sources import coco, coco_source
 from cone_jax.errors import UserError
 from cone_jax.evaluation.detection import DetectionEvaluator, DetectionOutcome, drawn_entries
 from cone_jax.training.run_directory import RunDirectory
@@ -103,11 +103,12 @@ def pictures(
     drawn, captions = [], []
     for index in range(min(count, len(outcome.source))):
         try:
-            pixels = decode.as_array(decode.open_image(outcome.source[index].image))
+            image, record = outcome.source[index]
+            pixels = coco.pixels_of(record, image)
         except decode.DamagedImage:
             continue
         entries = drawn_entries(by_picture.get(index, []), names)
-        drawn.append(object_drawing.draw(np.asarray(pixels), entries))
+        drawn.append(object_drawing.draw(pixels, entries))
         captions.append(Path(outcome.source.describe(index)).name)
     return drawn, captions
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from cone_jax import storage
 from cone_jax.console import Report
 from cone_jax.data import datasets, object_drawing
-from cone_jax.data.sources import has_objects
+from cone_jax.data.sources import Source, has_objects
 from cone_jax.errors import UserError
 
 _PAPER, _INK = (255, 255, 255), (20, 20, 20)
@@ -27,6 +27,8 @@ _TEXT_HEIGHT = 20
 _MOST_LINES = 6
 # Smaller pictures are enlarged by a whole factor to at least this side: pixels and names show.
 _COMFORTABLE = 96
+# They are large: a sheet of so many has about 16 million pixels.
+_PICTURES_WITH_OBJECTS = 16
 
 
 def draw(images: np.ndarray, captions: Sequence[str], *, columns: int | None = None) -> Image.Image:
@@ -152,11 +154,22 @@ def write_training_samples(
     """Writes the first `limit` samples that training with `config` will see. Returns the path."""
     source = datasets.open_split(config.data, config.data.train_split)
     config = config.copy_and_resolve_references()
-    # The order of samples does not depend on how they are batched, unless their shapes differ.
-    if not has_objects(source):
-        config.batch_size = min(limit, len(source))
+    if has_objects(source):
+        return write(path, *labelled(_first_objects(config, source), source.class_names))
+    # The order of samples does not depend on how they are batched.
+    config.batch_size = min(limit, len(source))
     batch = datasets.train_batches(config, source, num_steps=1)[0]
     return write(path, *labelled(batch, source.class_names))
+
+
+def _first_objects(config: ConfigDict, source: Source) -> dict[str, np.ndarray]:
+    """The first batches, as far as they are of the first one's shape and there is room."""
+    number = max(min(_PICTURES_WITH_OBJECTS, len(source)) // config.batch_size, 1)
+    batches = datasets.train_batches(config, source, num_steps=number)
+    parts = [batches[step] for step in range(number)]
+    shape = parts[0]["image"].shape
+    alike = [part for part in parts if part["image"].shape == shape]
+    return {name: np.concatenate([part[name] for part in alike]) for name in parts[0]}
 
 
 def labelled(

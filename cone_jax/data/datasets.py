@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from cone_jax.console import Report
 from cone_jax.data import sources, transforms
 from cone_jax.data.pipeline import EvalBatches, Share, TrainBatches, TrainOrder
-from cone_jax.data.sources import Source, splits
+from cone_jax.data.sources import Source, coco_source, splits
 from cone_jax.errors import UserError
 from cone_jax.settings import Data
 
@@ -44,6 +44,9 @@ def open_dataset(data: ConfigDict) -> Dataset:
         raise UserError(
             f"data.test_split ({data.test_split!r}) has classes that train lacks: {unknown[:5]}"
         )
+    if sources.has_objects(dataset.train) and sources.has_objects(dataset.test):
+        test = coco_source.in_classes_of(dataset.train, dataset.test)
+        dataset = dataclasses.replace(dataset, test=test)
     for name in dataset.class_names:
         try:
             name.encode()

@@ -11,7 +11,7 @@ _COLOURS = np.array(
     [(0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233)]
 )
 _MASK_SHARE = 0.45
-_TEXT_SIZE = 12
+_TEXT_SIZE, _LINES_OF_TEXT = 12, 40  # at least so large, at most so many in a picture
 
 
 class Drawn(NamedTuple):
@@ -37,8 +37,9 @@ def draw(image: np.ndarray, objects: Sequence[Drawn]) -> np.ndarray:
             tint = _colour(each.label).astype(np.float32)
             pixels[each.mask] = (1 - _MASK_SHARE) * pixels[each.mask] + _MASK_SHARE * tint
     picture = Image.fromarray(pixels.astype(np.uint8))
-    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(_TEXT_SIZE)
-    wide = 2 if min(picture.size) >= 200 else 1
+    shorter = min(picture.size)
+    font = ImageFont.load_default(max(_TEXT_SIZE, shorter // _LINES_OF_TEXT))
+    pen, wide = ImageDraw.Draw(picture), 1 + (shorter >= 200) + (shorter >= 600)
     for each in reversed(objects):
         x0, y0, x1, y1 = (float(value) for value in each.box)
         colour = tuple(_colour(each.label).tolist())

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cone_jax import distributed
+from cone_jax import distributed, objectives
 from cone_jax.console import Chart, Metric, Report
 from cone_jax.data import datasets, masks, on_device
 from cone_jax.data.object_drawing import Drawn
@@ -65,6 +65,8 @@ class DetectionEvaluator(Evaluator):
         source = run.dataset.test
         if self.split:
             source = datasets.open_split(run.config.data, self.split)
+            source = coco_source.in_classes_of(run.dataset.train, source)
+            objectives.chosen(run.config.objective).check_data(source)
         variables = with_precise_statistics(run, variables)
         found: list[dict[str, Any]] = []
         for rows in inference.infer_batches(

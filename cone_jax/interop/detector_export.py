@@ -1,7 +1,7 @@
 """A trained detector for use elsewhere, read back and compared before it is handed over.
 
-``safetensors``: torchvision's names where it has such a detector (`maskrcnn_resnet50_fpn` and those
-of the other ResNets), else ours. ``stablehlo``: one program per shape of padded pictures, weights
+``safetensors``: torchvision's names where it has such a detector (those with a feature pyramid),
+else ours. ``stablehlo``: one program per shape of padded pictures, weights
 inside. Beside either lies ``detector.json``: settings, classes, transforms, normalisation.
 """
 

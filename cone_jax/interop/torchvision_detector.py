@@ -1,7 +1,9 @@
-"""Weights of torchvision's Mask R-CNN with a feature pyramid, to our variables and back.
+"""Weights of torchvision's detectors with a feature pyramid, to our variables and back.
 
-Names are those of `maskrcnn_resnet50_fpn` (and of the other ResNets): frozen BatchNorm, two linear
-layers in the box head. torchvision's class 0 is the background, as here.
+Names are those of `maskrcnn_resnet50_fpn`, without masks `fasterrcnn_resnet50_fpn` (and of the
+other ResNets). Heads with convolutions and BatchNorm have the names of `maskrcnn_resnet50_fpn_v2`:
+torchvision's `FastRCNNConvFCHead` and `MaskRCNNHeads` with a `norm_layer`; but the proposal head
+has one convolution always. torchvision's class 0 is the background, as here.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -66,29 +68,46 @@ def _check_classes(flat: Mapping[Path, np.ndarray], settings: Settings) -> None:
 
 
 def fits(settings: Settings) -> bool:
-    """Whether torchvision has a detector like this one."""
-    heads = settings.head_norm == "none" and settings.box_head == "linear"
-    return settings.neck == "fpn" and heads and settings.masks
+    """Whether torchvision has the parts for a detector like this one."""
+    return settings.neck == "fpn"
 
 
 def entries(settings: Settings) -> Iterator[Entry]:
     """Every array of the detector under both names."""
     if not fits(settings):
-        raise UserError("torchvision's weights need detection.neck fpn, linear box head, no norms")
+        raise UserError(
+            f"objective.detection.neck ({settings.neck!r}) must be 'fpn' for torchvision's weights"
+        )
+    norm = settings.head_norm == "batch"
     yield from backbone_entries(settings)
     for level in range(4):
         for theirs, ours in (("inner_blocks", "inner"), ("layer_blocks", "layer")):
-            name = f"backbone.fpn.{theirs}.{level}.0"
-            yield from _convolution(name, ("pyramid", f"{ours}{level}", "conv"))
+            name = f"backbone.fpn.{theirs}.{level}"
+            yield from _block(name, ("pyramid", f"{ours}{level}"), norm)
     for theirs, ours in (("conv.0.0", "conv"), ("cls_logits", "logits"), ("bbox_pred", "codes")):
         yield from _convolution(f"rpn.head.{theirs}", ("proposal_head", ours, "conv"))
-    yield from _first_linear(settings)
-    yield from _linear("roi_heads.box_head.fc7", ("box_head", "linear1"))
+    yield from _box_head(settings, norm)
     yield from _linear("roi_heads.box_predictor.cls_score", ("box_predictor", "logits"))
     yield from _linear("roi_heads.box_predictor.bbox_pred", ("box_predictor", "codes"))
+    if settings.masks:
+        yield from _mask_head(settings, norm)
+
+
+def _box_head(settings: Settings, norm: bool) -> Iterator[Entry]:
+    head = "roi_heads.box_head"
+    if settings.box_head == "linear":
+        yield from _first_linear(settings, f"{head}.fc6")
+        yield from _linear(f"{head}.fc7", ("box_head", "linear1"))
+        return
+    number = settings.box_convolutions
+    for index in range(number):
+        yield from _block(f"{head}.{index}", ("box_head", f"conv{index}"), norm)
+    yield from _first_linear(settings, f"{head}.{number + 1}")  # after the one that flattens
+
+
+def _mask_head(settings: Settings, norm: bool) -> Iterator[Entry]:
     for index in range(settings.mask_convolutions):
-        name = f"roi_heads.mask_head.{index}.0"
-        yield from _convolution(name, ("mask_head", f"conv{index}", "conv"))
+        yield from _block(f"roi_heads.mask_head.{index}", ("mask_head", f"conv{index}"), norm)
     # [in, out, 2, 2] <-> [2, 2, in, out]
     name = "roi_heads.mask_predictor.conv5_mask"
     yield _transposed(f"{name}.weight", ("mask_head", "doubling", "kernel"), (2, 3, 0, 1))
@@ -118,13 +137,25 @@ def _conv_norm(
     prefix: str, conv: str, norm: str, path: Path, names: tuple[str, str]
 ) -> Iterator[Entry]:
     yield _transposed(f"{prefix}.{conv}.weight", (*path, names[0], "kernel"), (2, 3, 1, 0))
+    yield from _norm(f"{prefix}.{norm}", (*path, names[1]))
+
+
+def _norm(name: str, path: Path) -> Iterator[Entry]:
     for theirs, collection, ours in (
         ("weight", "params", "scale"),
         ("bias", "params", "bias"),
         ("running_mean", "batch_stats", "mean"),
         ("running_var", "batch_stats", "var"),
     ):
-        yield _same(f"{prefix}.{norm}.{theirs}", (collection, *path, names[1], ours))
+        yield _same(f"{name}.{theirs}", (collection, *path, ours))
+
+
+def _block(name: str, path: Path, norm: bool) -> Iterator[Entry]:
+    """torchvision's `Conv2dNormActivation`: a convolution with a bias, or with BatchNorm."""
+    if norm:
+        yield from _conv_norm(name, "0", "1", path, ("conv", "bn"))
+    else:
+        yield from _convolution(f"{name}.0", (*path, "conv"))
 
 
 def _convolution(theirs: str, ours: Path) -> Iterator[Entry]:
@@ -137,7 +168,7 @@ def _linear(theirs: str, ours: Path) -> Iterator[Entry]:
     yield _same(f"{theirs}.bias", ("params", *ours, "bias"))
 
 
-def _first_linear(settings: Settings) -> Iterator[Entry]:
+def _first_linear(settings: Settings, name: str) -> Iterator[Entry]:
     """Pooled features are flattened channels first there, channels last here."""
     side, channels = settings.box_resolution, settings.pyramid_channels
 
@@ -155,7 +186,6 @@ def _first_linear(settings: Settings) -> Iterator[Entry]:
             .reshape(-1, channels * side * side)
         )
 
-    name = "roi_heads.box_head.fc6"
     yield Entry(f"{name}.weight", ("params", "box_head", "linear0", "kernel"), read, write)
     yield _same(f"{name}.bias", ("params", "box_head", "linear0", "bias"))
 

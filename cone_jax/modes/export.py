@@ -35,6 +35,11 @@ def export(arguments: Arguments, console: Console) -> None:
         network = run.deployed(arguments.flags["step"])
         story = _story(run, network)._replace(licence=licence)
     if reference := arguments.flags["push"]:
+        if network.encoder.inputs:
+            raise UserError(
+                f"--push ({reference}) is for classifiers, but --workdir ({arguments.workdir}) is "
+                "the run of a detector; leave --push out and upload the export"
+            )
         _push(reference, network, story, arguments, console)
         return
     directory = arguments.output or arguments.workdir / "exports"
@@ -42,7 +47,8 @@ def export(arguments: Arguments, console: Console) -> None:
         arguments.flags["format"], network.variables, network.encoder, network.metadata, directory
     )
     step = network.metadata.origin["step"]
-    say(f"written: {path} (step {step}; read back, same logits)")
+    same = "detections" if network.encoder.inputs else "logits"
+    say(f"written: {path} (step {step}; read back, same {same})")
 
 
 def _story(run: RunDirectory, network: DeployedNetwork) -> Story:

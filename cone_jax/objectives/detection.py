@@ -53,13 +53,13 @@ class Detection(Detector, Objective, path="objective.detection"):
         if settings.data.views != 1:
             raise UserError(f"data.views ({settings.data.views}) must be 1 for a detector")
 
-    def check_data(self, train: Any) -> None:
-        for index in range(len(train)) if self.masks else ():
-            record = train.objects(index)
+    def check_data(self, source: Any) -> None:
+        for index in range(len(source)) if self.masks else ():
+            record = source.objects(index)
             if any(code is None for code in record.segmentations):
                 raise UserError(
                     f"objective.detection.masks (True) needs the mask of every object, but "
-                    f"{train.describe(index)} has one without a segmentation; add it, or set "
+                    f"{source.describe(index)} has one without a segmentation; add it, or set "
                     "objective.detection.masks to False"
                 )
 

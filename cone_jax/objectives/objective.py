@@ -158,8 +158,8 @@ class Objective(Section, abc.ABC):
     def check_settings(self, settings: Settings) -> None:
         """Raises `UserError` where the rest of a config does not suit the method."""
 
-    def check_data(self, train: Any) -> None:
-        """Raises `UserError` where the training source lacks what the method learns from."""
+    def check_data(self, source: Any) -> None:
+        """Raises `UserError` where a source lacks what the method learns from, or is tested on."""
 
     def first_active_step(self, *, steps_per_epoch: int, steps_to_fill_bank: int) -> int:
         """The steps before all of its terms count."""

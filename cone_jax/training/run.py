@@ -52,7 +52,8 @@ class Run:
         objective = objectives.chosen(first.objective)
         needs = objective.needs
         datasets.check_labels(config, dataset, needs.labels)
-        objective.check_data(dataset.train)
+        for source in (dataset.train, dataset.test):
+            objective.check_data(source)
         prior = datasets.class_shares(dataset.train) if needs.class_prior else None
 
         def stage(config: ConfigDict, first_step: int) -> Run:

@@ -27,6 +27,34 @@ def maskrcnn_resnet18(seed=0, **options):
     return randomised(models.MaskRCNN(backbone, **options), seed)
 
 
+def with_batch_norm_heads(channels, features, seed=0, **options):
+    """ResNet-18 with the pyramid and heads of `maskrcnn_resnet50_fpn_v2`, narrower."""
+    torch.manual_seed(seed)
+    norm = torch.nn.BatchNorm2d
+    backbone = models.backbone_utils.resnet_fpn_backbone(
+        backbone_name="resnet18", weights=None, trainable_layers=5
+    )
+    widths = [64, 128, 256, 512]
+    backbone.fpn = torchvision_oracle.torchvision.ops.FeaturePyramidNetwork(
+        widths, channels, backbone.fpn.extra_blocks, norm_layer=norm
+    )
+    backbone.out_channels = channels
+    layers = [channels] * 4
+    box_head = models.faster_rcnn.FastRCNNConvFCHead(
+        (channels, 7, 7), layers, [features], norm_layer=norm
+    )
+    mask_head = models.mask_rcnn.MaskRCNNHeads(channels, layers, 1, norm_layer=norm)
+    classes = options.pop("num_classes")
+    predictors = {
+        "box_predictor": models.faster_rcnn.FastRCNNPredictor(features, classes),
+        "mask_predictor": models.mask_rcnn.MaskRCNNPredictor(channels, channels, classes),
+    }
+    network = models.MaskRCNN(
+        backbone, box_head=box_head, mask_head=mask_head, **predictors, **options
+    )
+    return randomised(network, seed)
+
+
 @torch.no_grad()
 def randomised(network, seed):
     """Nothing left at 0 or 1, activations of the order of 1, scores neither all alike nor all 1."""

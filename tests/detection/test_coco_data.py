@@ -172,6 +172,26 @@ def test_files_that_are_not_json_or_not_pictures_are_refused(content, tmp_path):
         coco.load(data.records[1])
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_photographs_are_the_way_up_that_they_were_labelled(content, tmp_path, turned):
+    """A camera's picture of 60 x 40 that asks to be turned: labelled as stored, or as shown."""
+    rows = np.arange(HEIGHT, dtype=np.uint8)[:, None, None]
+    stored = np.broadcast_to(5 * rows, (HEIGHT, WIDTH, 3))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # clockwise
+    Image.fromarray(stored).save(tmp_path / "a.png", exif=exif)
+    if turned:
+        content["images"][0].update(height=WIDTH, width=HEIGHT)
+        del content["annotations"][1]  # its runs are of the other size
+    (record,) = [
+        each
+        for each in coco.read(written(content, tmp_path), tmp_path).records
+        if each.image_id == 7
+    ]
+    expected = np.rot90(stored, -1) if turned else stored
+    np.testing.assert_array_equal(coco.load(record).image, expected)
+
+
 @pytest.mark.parametrize("form", ["polygons", "uncompressed", "compressed"])
 def test_segmentations_are_decoded_as_by_pycocotools(form, content):
     rng = np.random.default_rng(0)

@@ -8,6 +8,7 @@ import pytest
 from cone_jax.data import datasets
 from cone_jax.data.sources import create
 from cone_jax.errors import UserError
+from cone_jax.training.run import Run
 from tests.detection import shapes
 from tests.detection.test_detector_training import tiny
 
@@ -87,6 +88,72 @@ def test_of_one_file_a_part_is_held_out(written):
     assert sorted(ids(whole) + ids(test)) == list(range(6))
 
 
+# Of a set in one part: the JSON file, the folder of its pictures, what file names begin with.
+WHOLE = {
+    "CVAT's": ("annotations/instances_default.json", "images/default", ""),
+    "CVAT's with one folder": ("annotations/instances_default.json", "images", ""),
+    "Label Studio's": ("result.json", "images", "images/"),
+    "labelme2coco's": ("annotations.json", "JPEGImages", "JPEGImages/"),
+    "all in one folder": ("labels.json", "", ""),
+}
+
+
+@pytest.mark.parametrize("layout", WHOLE)
+def test_one_file_of_any_labelling_program_is_found(layout, written, tmp_path):
+    file, folder, prefix = WHOLE[layout]
+    root = tmp_path / "mine"
+    content = json.loads((written / "instances.json").read_text())
+    (root / folder).mkdir(parents=True)
+    for image in content["images"]:
+        (written / "images" / image["file_name"]).rename(root / folder / image["file_name"])
+        image["file_name"] = prefix + image["file_name"]
+    (root / file).parent.mkdir(exist_ok=True)
+    (root / file).write_text(json.dumps(content))
+    options = {"path": str(root), "holdout": 0.5}
+    train, test = (create("coco", split, **options) for split in ("train", "test"))
+    assert (len(train), len(test)) == (3, 3)
+    assert sorted(ids(train) + ids(test)) == list(range(6))
+    assert all(train[index].image.startswith(b"\x89PNG") for index in range(3))
+
+
+def test_classes_of_parts_that_are_numbered_differently_are_matched_by_name(written, tmp_path):
+    """As where a labelling program lists the categories of each part that occur in it."""
+    root = tmp_path / "mine"
+    (written / "images").rename(tmp_path / "images")
+    root.mkdir()
+    (tmp_path / "images").rename(root / "images")
+    content = json.loads((written / "instances.json").read_text())
+    content["categories"].insert(0, {"id": 1, "name": "ring"})
+    (root / "train.json").write_text(json.dumps(content))
+    discs = [x for x in content["annotations"] if x["category_id"] == 8]
+    tested = {
+        **content,
+        "annotations": [{**x, "category_id": 1} for x in discs],
+        "categories": [{"id": 1, "name": "disc"}],
+    }
+    (root / "val.json").write_text(json.dumps(tested))
+    data = tiny(root).data
+    dataset = datasets.open_dataset(data)
+    assert dataset.test.class_names == dataset.train.class_names == ("ring", "square", "disc")
+    assert dataset.test.category_ids == (2, 3, 1), "those of the file, then unused ones"
+    found = np.concatenate([dataset.test.objects(i).classes for i in range(len(dataset.test))])
+    assert found.tolist() == [3] * len(discs)
+    assert dataset.test[0].label.classes.tolist() == dataset.test.objects(0).classes.tolist()
+    tested["categories"][0]["name"] = "star"
+    (root / "val.json").write_text(json.dumps(tested))
+    with pytest.raises(UserError, match=r"classes that train lacks: \['star'\]"):
+        datasets.open_dataset(data)
+
+
+def test_objects_to_be_tested_on_need_masks_before_training_starts(written, tmp_path):
+    content = json.loads((written / "instances.json").read_text())
+    (written / "train.json").write_text(json.dumps(content))
+    del content["annotations"][0]["segmentation"]
+    (written / "val.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"000\.png has one without a segmentation; add it, or set"):
+        Run.open(tiny(written))
+
+
 def test_folders_without_what_is_needed_are_refused_in_one_line(written, tmp_path):
     for path, said in (
         ("", "data.path is empty"),
@@ -97,6 +164,9 @@ def test_folders_without_what_is_needed_are_refused_in_one_line(written, tmp_pat
             create("coco", "train", path=str(path))
         assert "\n" not in str(caught.value)
     (written / "images").rename(written / "pictures")
+    with pytest.raises(UserError, match=r"file_name \(\"000.png\"\) must be a file in .*written;"):
+        create("coco", "train", path=str(written))
+    (written / "instances.json").rename(written / "train.json")
     with pytest.raises(UserError, match=r"has no folder of pictures; expected .*images"):
         create("coco", "train", path=str(written))
 

@@ -260,6 +260,17 @@ def test_preview_and_report_show_objects(directory, tmp_path):
         assert said in page
 
 
+def test_a_preview_shows_several_small_batches(directory, tmp_path):
+    config = directory.config.copy_and_resolve_references().unlock()
+    config.batch_size = 2
+    with mock.patch.object(contact_sheet, "write") as written:
+        contact_sheet.write_training_samples(config, tmp_path / "preview.png")
+    _, images, captions = written.call_args.args
+    train = directory.run.dataset.train
+    assert len(images) == len(captions) == len(train) // 2 * 2 > 2
+    assert len(set(captions)) == len(captions), "no picture twice"
+
+
 # Of each mode that is for classifiers, or for a recipe: its flags on a detector, and what is said.
 # `{run}` is the directory of a trained detector, `{recipe}` a recipe of one, `{out}` a new place.
 _FOR_CLASSIFIERS = "is for classifiers, but --workdir ({run}) is the run of a detector"
@@ -269,6 +280,10 @@ REFUSALS = {
     "analyze": (("--workdir={run}",), _FOR_CLASSIFIERS),
     "label_errors": (("--workdir={run}",), _FOR_CLASSIFIERS),
     "serve": (("--workdir={run}",), _FOR_CLASSIFIERS),
+    "export to the hub": (
+        ("--workdir={run}", "--push=hf://me/detector", "--yes"),
+        "--push (hf://me/detector) is for classifiers",
+    ),
     "evaluate": (
         ("--workdir={run}", "--evaluators=knn"),
         "--evaluators (knn20) does not judge detection",

@@ -1,5 +1,6 @@
 """A whole Mask R-CNN of torchvision, imported, does what it did there."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,6 +11,7 @@ from flax import traverse_util
 
 from cone_jax import detection
 from cone_jax.detection import detector as detector_module
+from cone_jax.detection import heads
 from cone_jax.errors import UserError
 from cone_jax.interop import torchvision_detector as torchvision_names
 from cone_jax.models import resnet
@@ -127,6 +129,54 @@ def test_the_five_losses_and_their_gradients_are_torchvisions():
         # A ReLU within rounding of 0 opens in one program and not in the other. PyTorch's own
         # float32 gradients differ from its float64 ones by 1e-4 of the largest for this reason.
         assert np.linalg.norm(difference) < 1e-4 * np.linalg.norm(expected), name
+
+
+def test_infomins_heads_have_the_names_of_torchvisions_parts():
+    """BatchNorm in the pyramid and the heads: every array has a place there, and does the same."""
+    small = {"pyramid_channels": 32, "mask_channels": 32, "box_features": 64}
+    settings = dataclasses.replace(SMALL, head_norm="batch", box_head="convolutions", **small)
+    network = random_weights.with_batch_norm_heads(channels=32, features=64, num_classes=5).eval()
+    state = random_weights.arrays(network)
+    variables = torchvision_names.from_torchvision(state, settings)
+    back = torchvision_names.to_torchvision(variables, settings)
+    assert set(back) == {name for name in state if "num_batches" not in name}
+    rng = np.random.default_rng(0)
+    stages = [
+        rng.normal(size=(1, side, side, width)).astype(np.float32)
+        for side, width in ((16, 64), (8, 128), (4, 256), (2, 512))
+    ]
+    regions = rng.normal(size=(3, 7, 7, 32)).astype(np.float32)
+
+    def ours(part, module, x):
+        own = {name: tree[part] for name, tree in variables.items()}
+        return jax.jit(functools.partial(module(settings, Layers()).apply, train=False))(own, x)
+
+    def channels_first(x):
+        return torch.from_numpy(x).permute(0, 3, 1, 2)
+
+    both = torch.nn.Sequential(network.roi_heads.mask_head, network.roi_heads.mask_predictor)
+    with torch.no_grad():
+        pyramid = network.backbone.fpn({str(k): channels_first(x) for k, x in enumerate(stages)})
+        boxes = network.roi_heads.box_head(channels_first(regions))
+        masks = both(channels_first(regions))
+    levels = ours("pyramid", heads.Pyramid, stages)
+    for level, expected in zip(levels, pyramid.values(), strict=True):
+        np.testing.assert_allclose(level, expected.permute(0, 2, 3, 1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(ours("box_head", heads.BoxHead, regions), boxes, atol=1e-4)
+    found = ours("mask_head", heads.MaskHead, regions)
+    np.testing.assert_allclose(found, masks.permute(0, 2, 3, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_without_masks_the_names_are_those_of_torchvisions_faster_rcnn():
+    settings = dataclasses.replace(SMALL, masks=False)
+    state = {name: x for name, x in small_state().items() if "mask" not in name}
+    assert torchvision_names.fits(settings)
+    detector = detection.Detector(settings)
+    own = jax.eval_shape(
+        detector.init, jax.random.key(0), np.zeros((1, 64, 64, 3)), np.array([[64, 64]])
+    )
+    imported = torchvision_names.from_torchvision(state, settings)
+    assert jax.tree.structure(dict(own)) == jax.tree.structure(imported)
 
 
 @functools.cache

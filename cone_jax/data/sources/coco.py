@@ -108,12 +108,7 @@ def example(record: Record, image: bytes | np.ndarray, mask_side: int) -> object
 
     `decode.DamagedImage` where the picture cannot be decoded.
     """
-    pixels = decode.as_array(decode.open_image(image))
-    if pixels.shape[:2] != record.size:
-        raise UserError(
-            f"{record.path}: {pixels.shape[1]} x {pixels.shape[0]} pixels, but the JSON's width "
-            f"and height are {record.size[1]} x {record.size[0]}; correct the JSON"
-        )
+    pixels = pixels_of(record, image)
     side = mask_side or objects.MASK_SIDE
     crops = np.zeros((len(record.boxes), side, side), np.uint8)
     frames = record.boxes.copy()
@@ -127,6 +122,21 @@ def example(record: Record, image: bytes | np.ndarray, mask_side: int) -> object
             raise UserError(f"segmentation of {name}: {error}; correct the JSON") from error
         crops[place], frames[place] = objects.crop_mask(bitmap, box, side)
     return objects.Example(pixels, record.boxes, record.classes, record.crowd, crops, frames)
+
+
+def pixels_of(record: Record, image: bytes | np.ndarray) -> np.ndarray:
+    """The picture, uint8 [H, W, 3], the way up that its objects were labelled.
+
+    Some labelling programs turn a photograph as its EXIF orientation says, others do not.
+    """
+    for upright in (True, False):
+        pixels = decode.as_array(decode.open_image(image, upright=upright))
+        if pixels.shape[:2] == record.size:
+            return pixels
+    raise UserError(
+        f"{record.path}: {pixels.shape[1]} x {pixels.shape[0]} pixels, but the JSON's width "
+        f"and height are {record.size[1]} x {record.size[0]}; correct the JSON"
+    )
 
 
 def decode_mask(segmentation: Any, size: tuple[int, int]) -> np.ndarray:
@@ -216,10 +226,13 @@ def _images(
         name = Path(entry.text("file_name"))
         if name.is_absolute() or ".." in name.parts:
             raise entry.wrong("file_name", f"a name below {folder}")
-        if not _is_file(folder / name):
+        picture = folder / name
+        if name.parts[:1] == (folder.name,) and not _is_file(picture):
+            picture = folder.parent / name  # the name begins with the folder
+        if not _is_file(picture):
             raise entry.wrong("file_name", f"a file in {folder}; add it or remove the entry")
         size = (entry.integer("height", least=1), entry.integer("width", least=1))
-        found[image_id] = (image_id, folder / name, size)
+        found[image_id] = (image_id, picture, size)
     return found
 
 

@@ -4,13 +4,15 @@
     root/annotations/instances_train.json, root/train/ or images/    the same without a year
     root/train/_annotations.coco.json, pictures beside it            as labelling programs export
     root/train.json, root/train/ or root/images/
-    root/instances.json, root/images/                                one part; a hold-out is tested
+    root/ANY.json, the only one, and root/images/ or root           one part; a hold-out is tested
+    root/annotations/instances_default.json, root/images/            the same, as CVAT names it
 
 A record's label is a `coco.Record`. The pictures of the test part count even where they hold no
 object: what is found on them is wrong.
 """
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +78,12 @@ def open_coco(
     if name is not None and (part == "held-out" or tested):
         data = coco.read(*found[name], masks=None, keep_empty=keep_empty)
         return CocoSource(data, data.records)
-    whole = found.get("instances") or found.get(splits.match("train", found) or "")
+    whole = found.get(_WHOLE) or found.get(splits.match("train", found) or "")
     if whole is None:
         raise UserError(
             f"data.path ({root}) has no JSON file of {split!r}; expected "
             "annotations/instances_train2017.json with train2017/, train.json with images/, "
-            "train/_annotations.coco.json, or instances.json with images/"
+            "train/_annotations.coco.json, or one JSON file with images/"
         )
     splits.check_holdout(holdout, split, f"data.path ({root})")
     data = coco.read(*whole, masks=None, keep_empty=True)
@@ -97,8 +99,69 @@ def open_coco(
     )
 
 
+class Relabelled:
+    """The records of a source of objects, with the labels that training gave their classes."""
+
+    label_kind = OBJECTS
+
+    def __init__(self, source: Source, trained: Source) -> None:
+        self.class_names = trained.class_names
+        self._source = source
+        places = {name: label for label, name in enumerate(trained.class_names, 1)}
+        unknown = [name for name in source.class_names if name not in places]
+        if unknown:
+            raise UserError(
+                f"data: the classes {unknown[:5]} were not trained on; rename them in the JSON to "
+                "those of the training part, or remove them"
+            )
+        self._label_of = np.array([0, *(places[name] for name in source.class_names)], np.int32)
+        self.labels = np.zeros(len(source), np.int32)
+        self.category_ids = self._ids(trained)
+
+    def _ids(self, trained: Source) -> tuple[int, ...]:
+        """The source's own category ids; for classes that it lacks training's, or unused ones."""
+        own: Mapping[int, int] = dict(
+            zip(self._label_of[1:].tolist(), _category_ids(self._source), strict=True)
+        )
+        used, ids = {*own.values()}, []
+        for label, theirs in enumerate(_category_ids(trained), 1):
+            free = theirs if theirs not in used else max(used) + 1
+            ids.append(own.get(label, free))
+            used.add(ids[-1])
+        return tuple(ids)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Record:
+        return Record(self._source[index].image, self.objects(index))
+
+    def objects(self, index: int) -> coco.Record:
+        record = objects_of(self._source, index)
+        return dataclasses.replace(record, classes=self._label_of[record.classes])
+
+    def describe(self, index: int) -> str:
+        return self._source.describe(index)
+
+
+def in_classes_of(trained: Source, source: Source) -> Source:
+    """`source` with training's labels: classes are matched by name, never by number.
+
+    Labelling programs number the classes of every part anew, and list only those that are in it.
+    """
+    return source if source.class_names == trained.class_names else Relabelled(source, trained)
+
+
+def _category_ids(source: Source) -> tuple[int, ...]:
+    numbered = tuple(range(1, len(source.class_names) + 1))
+    return tuple(getattr(source, "category_ids", numbered))
+
+
+_WHOLE = "instances"  # the part of a data set that has one only
+
+
 def _parts(root: str) -> dict[str, tuple[Path, Path]]:
-    """JSON file and folder of pictures, by the name of the part; "instances": the only one."""
+    """JSON file and folder of pictures, by the name of the part."""
     base = Path(root)
     found: dict[str, tuple[Path, Path]] = {}
 
@@ -119,8 +182,13 @@ def _parts(root: str) -> dict[str, tuple[Path, Path]]:
         file = base / f"{name}.json"
         if file.is_file():
             add(name, file, base / name, base / "images")
+    if "default" in found:  # CVAT's name of what is not divided
+        found.setdefault(_WHOLE, found.pop("default"))
+    alone = sorted(base.glob("*.json"))
     if (base / "instances.json").is_file():
-        add("instances", base / "instances.json", base / "images")
+        alone = [base / "instances.json"]
+    if len(alone) == 1 and (not found or alone[0].stem == _WHOLE):
+        add(_WHOLE, alone[0], base / "images", base)
     return found
 
 
