@@ -5,9 +5,10 @@ labels, crops that miss the object and augmentations gone wild show in a second 
 week of training otherwise.
 """
 
+import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +53,10 @@ def draw(images: np.ndarray, captions: Sequence[str], *, columns: int | None = N
     # [N, V, H, W, 3] -> [N, H, V * W, 3]: the views of a sample as one strip
     strips = views.transpose(0, 2, 1, 3, 4).reshape(count, height, num_views * width, 3)
     strip_width, strip_height = num_views * width * zoom, height * zoom
-    font = _font("".join(captions))[0]
-    texts = [_lines(caption, font, strip_width) for caption in captions]
+    fonts = [_font(caption)[0] for caption in captions]  # names may be of several scripts
+    texts = [
+        _lines(caption, font, strip_width) for caption, font in zip(captions, fonts, strict=True)
+    ]
     text_height = _TEXT_HEIGHT * max(1, *map(len, texts))
     cell = (strip_width + _GAP, strip_height + text_height + _GAP)
     columns = columns or max(1, round((count * cell[1] / cell[0]) ** 0.5))
@@ -68,7 +71,8 @@ def draw(images: np.ndarray, captions: Sequence[str], *, columns: int | None = N
         )
         sheet.paste(picture, (left, top))
         for place, line in enumerate(lines):
-            pen.text((left, top + strip_height + 2 + place * _TEXT_HEIGHT), line, _INK, font)
+            below = top + strip_height + 2 + place * _TEXT_HEIGHT
+            pen.text((left, below), line, _INK, fonts[index])
     return sheet
 
 
@@ -77,7 +81,7 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 def missing_characters(texts: Sequence[str]) -> str:
     """The characters for which no font is to be found; they show as boxes."""
-    return _font("".join(texts))[1]
+    return "".join(sorted({character for text in texts for character in _font(text)[1]}))
 
 
 def say_missing_characters(texts: Sequence[str], say: Report) -> None:
@@ -99,23 +103,34 @@ def _font(text: str) -> tuple[Font, str]:
     wanted = {character for character in text if character.isprintable()} - {" "}
     if all(character.isascii() for character in wanted):
         return ImageFont.load_default(_TEXT_SIZE), ""
-    from matplotlib import font_manager, get_data_path  # takes a while to import
-    from matplotlib.ft2font import FT2Font
-
     best, lacking = "", wanted
-    own = os.path.join(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-    for path in (own, *sorted(font_manager.findSystemFonts())):
-        try:
-            known = FT2Font(path).get_charmap()
-            ImageFont.truetype(path, _TEXT_SIZE)
-        except (OSError, RuntimeError):  # fonts that one of the two cannot read
-            continue
+    for path in _fonts():
+        known = _known_to(path)
         absent = {character for character in wanted if ord(character) not in known}
-        if not best or len(absent) < len(lacking):
+        if known and (not best or len(absent) < len(lacking)):
             best, lacking = path, absent
         if not lacking:
             break
     return ImageFont.truetype(best, _TEXT_SIZE), "".join(sorted(lacking))
+
+
+def _fonts() -> Iterator[str]:
+    from matplotlib import font_manager, get_data_path  # takes a while to import
+
+    yield os.path.join(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    yield from sorted(font_manager.findSystemFonts())
+
+
+@functools.cache
+def _known_to(path: str) -> frozenset[int]:
+    """The characters of a font; none of one that cannot be used."""
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        ImageFont.truetype(path, _TEXT_SIZE)
+        return frozenset(FT2Font(path).get_charmap())
+    except (OSError, RuntimeError):  # one of the two cannot read it
+        return frozenset()
 
 
 def _lines(text: str, font: Font, width: int) -> list[str]:

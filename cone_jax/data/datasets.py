@@ -183,9 +183,19 @@ def _open_both(data: Data) -> Dataset:
     if data.corrections:
         from cone_jax.data.sources import corrections
 
-        opened = [sources.open_source(data, split) for split in (data.train_split, data.test_split)]
-        corrections.check_all_found(opened, corrections.read(data.corrections), data)
+        corrections.check_all_found(_as_they_are(data), corrections.read(data.corrections), data)
     return Dataset(*(_cached(part, data) for part in parts))
+
+
+def _as_they_are(data: Data) -> list[Source]:
+    """Both splits without corrections; folds can do without a part to test on."""
+    opened = [sources.open_source(data, data.train_split)]
+    try:
+        opened.append(sources.open_source(data, data.test_split))
+    except UserError:
+        if not data.folds:
+            raise
+    return opened
 
 
 def _corrected(data: Data, split: str) -> Source:

@@ -7,6 +7,8 @@ pickles not at all.
 import dataclasses
 import json
 import os
+import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -197,9 +199,15 @@ def read_torch(path: Path, part: str = "") -> dict[str, np.ndarray]:
     """
     torch = _import_torch(path)
     try:
-        with storage.local(path) as file:
+        with storage.local(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about what it is about to refuse
             content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its unpickler and zip reader raise
+        if not isinstance(error, pickle.UnpicklingError):
+            raise UserError(
+                f"{path} is damaged, truncated or not of PyTorch ({type(error).__name__}); fetch "
+                "it again"
+            ) from error
         # Not in its own words: they advise to execute the code.
         raise UserError(
             f"{path} cannot be read as PyTorch weights without executing code from it "

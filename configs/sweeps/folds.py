@@ -1,10 +1,12 @@
-"""Cross-validation: every image is tested once, by a network that has not seen it.
+"""Cross-validation: every training image is tested once, by a network that has not seen it.
 
-    python main.py --mode=sweep --sweep=folds --config=folder --config.data.path=FOLDER
+    python main.py --mode=sweep --sweep=folds --config=folder --config.data.path=FOLDER \\
+        --config.data.holdout=0
 
 Five runs, each on four fifths of the training images, tested on the rest; the last row is their
-mean and the deviation between folds. Works with any recipe. Options: a number of folds, such as
-`--sweep=folds:10`.
+mean and the deviation between folds. A folder without a part to test on holds a tenth of its images
+out of training, and so out of the folds, unless `data.holdout` is 0. Works with any recipe.
+Options: a number of folds, such as `--sweep=folds:10`.
 """
 
 from cone_jax.errors import UserError

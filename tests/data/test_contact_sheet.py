@@ -87,6 +87,22 @@ def test_accents_greek_and_cyrillic_are_letters_not_boxes(text):
     assert len(drawn) == len({letter for letter in text if not letter.isascii()})
 
 
+def test_each_caption_has_the_font_of_its_script(monkeypatch):
+    """One font for all of them would show the names of one script as boxes."""
+    known = {"latin": "owl", "cjk": "猫"}
+    monkeypatch.setattr(contact_sheet, "_fonts", lambda: iter(known))
+    monkeypatch.setattr(
+        contact_sheet, "_known_to", lambda path: frozenset(map(ord, known[path] + "é"))
+    )
+    default, asked = contact_sheet._font("a")[0], []
+    monkeypatch.setattr(
+        contact_sheet.ImageFont, "truetype", lambda path, size: asked.append(path) or default
+    )
+    contact_sheet.draw(solid(2, 8), ["olé", "猫"])
+    assert asked == ["latin", "cjk"]
+    assert contact_sheet.missing_characters(["olé", "猫", "é猫犬"]) == "犬"
+
+
 def test_characters_without_a_font_are_named(monkeypatch):
     from matplotlib import font_manager
 

@@ -1,5 +1,6 @@
 """Reading: what kinds there are, and that nothing in a file is ever executed."""
 
+import io
 import os
 import pickle
 import sys
@@ -56,6 +57,18 @@ def test_code_in_a_file_is_not_executed(network, tmp_path, save):
         interop.load_initial(path, *network)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("kept", [0, 30, 500])
+@pytest.mark.parametrize("archive", [True, False])
+def test_a_file_that_is_cut_off_is_called_broken_not_dangerous(tmp_path, kept, archive):
+    whole = io.BytesIO()
+    torch.save({"w": torch.zeros(99)}, whole, _use_new_zipfile_serialization=archive)
+    path = tmp_path / "cut.pth"
+    path.write_bytes(whole.getvalue()[:kept])
+    with pytest.raises(UserError, match=r"cut.pth is .*truncated.*; fetch it again") as caught:
+        files.read_weights(path)
+    assert "executing" not in str(caught.value)
 
 
 def test_half_precision_tensors_become_float32(network, tmp_path):

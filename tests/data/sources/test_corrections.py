@@ -107,6 +107,19 @@ def test_folds_share_every_record_and_every_class_evenly(data):
     assert max(sizes) - min(sizes) <= 1
 
 
+def test_folds_may_take_in_what_would_be_held_out(data, write, tmp_path):
+    """Without a part to test on there is nothing but train for corrections to be found in."""
+    images = np.zeros((20, 8, 8), np.uint8)
+    np.savez(tmp_path / "cells.npz", images=images, labels=np.arange(20) % 2)
+    data.source, data.path, data.holdout = "array", str(tmp_path / "cells.npz"), 0.0
+    data.folds, data.test_split = 4, "test"
+    dataset = datasets.open_dataset(data)
+    assert (len(dataset.train), len(dataset.test)) == (15, 5)
+    name = corrections.name_of(datasets.open_split(data, "train"), 5, data.path)
+    corrected = datasets.open_dataset(write((name, "1", "")))
+    assert len(corrected.train) + len(corrected.test) == 19
+
+
 def test_folds_are_those_that_folds_of_says(data):
     whole = datasets.open_dataset(data).train
     data.folds, data.fold = 3, 2
