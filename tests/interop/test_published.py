@@ -44,10 +44,12 @@ def test_the_table_of_the_docs_has_the_best_of_each_network():
     assert sorted(shown) == sorted(wanted)
 
 
-@pytest.mark.parametrize("name", ["tf_efficientnet_b0", "resnetblur50", "resnetaa50"])
+@pytest.mark.parametrize(
+    "name", ["tf_efficientnet_b0", "resnetblur50", "resnetaa50", "efficientnet_blur_b0"]
+)
 def test_networks_that_only_look_alike_are_refused_by_name(name):
     """By their tensors nobody could tell them: timm's have the same names and shapes."""
-    plain = re.sub("tf_|blur|aa", "", name)
+    plain = re.sub("tf_|_?blur|aa", "", name)
     with torch.device("meta"):
         both = [timm.create_model(each).state_dict() for each in (name, plain)]
     assert {k: v.shape for k, v in both[0].items()} == {k: v.shape for k, v in both[1].items()}
