@@ -16,18 +16,20 @@ from cone_jax.evaluation.robustness import RobustnessOutcome
 
 TABLE_FILE = "robustness.md"
 PICTURES = "Pictures: "  # how the line begins that says of which
+OWN_PICTURES = "the test split, corrupted here"
 
 
 def check_directory(directory: Path, data: str) -> None:
     """Refuses a `directory` with results of other data, which would be replaced."""
     table = directory / TABLE_FILE
-    if not data or not table.exists():
+    if not table.exists():
         return
+    wanted = data or OWN_PICTURES
     lines = [line for line in table.read_text().splitlines() if line.startswith(PICTURES)]
-    if lines and lines[0] != f"{PICTURES}{data}.":
-        earlier = lines[0].removeprefix(PICTURES).removesuffix(".")
+    earlier = lines[0].removeprefix(PICTURES).removesuffix(".") if lines else wanted
+    if Path(earlier) != Path(wanted):  # a slash at the end does not matter
         raise UserError(
-            f"{directory} holds the results of {earlier}, not of {data}; move them away, or use "
+            f"{directory} holds the results of {earlier}, not of {wanted}; move them away, or use "
             "--mode=evaluate with an evaluator robustness(data=..., name=...) for these"
         )
 
@@ -87,7 +89,7 @@ def _markdown(outcome: RobustnessOutcome) -> str:
     clean = f"{100.0 * errors.clean:.2f} on the same pictures, clean"
     if math.isnan(errors.clean):
         clean = "no clean error, because the test split has other pictures"
-    source = outcome.data or "the test split, corrupted here"
+    source = outcome.data or OWN_PICTURES
     lines = [
         f"Top-1 error in per cent of {outcome.pictures:,} pictures; {clean}.",
         f"{PICTURES}{source}.",
@@ -99,4 +101,6 @@ def _markdown(outcome: RobustnessOutcome) -> str:
             f"CE and relative CE in per cent of {outcome.baseline}; their means are mCE and "
             "relative mCE."
         )
+    if outcome.remark:
+        lines.append(f"{outcome.remark}.")
     return "\n".join([*lines, "", markdown_table(header, rows), ""])

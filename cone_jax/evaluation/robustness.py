@@ -18,6 +18,7 @@ from cone_jax.evaluation.registry import EvaluatedRun, Evaluator, Outcome, Varia
 
 # The name of AlexNet as a baseline; any other is the directory of a run.
 ALEXNET = "alexnet"
+ALEXNET_CLASSES = 1000  # of the pictures that its errors are of: ImageNet's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,7 @@ class RobustnessOutcome(Outcome):
     data: str
     pictures: int  # corrupted ones of each kind, and clean ones
     frost: str = ""  # which it was, where pictures were corrupted here
+    remark: str = ""  # what keeps the numbers from standing beside published ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +91,12 @@ class Robustness(Evaluator):
     ) -> RobustnessOutcome:
         baseline = self._baseline()  # first: a mistake in it should not cost an evaluation
 
+        classes: set[int] = set()
+
         def error(source: Source, transforms: tuple[str, ...] | None = None) -> float:
             batches = run.eval_stream(source, report, transforms)
             examples = accuracy.examine(run.learner, variables, batches)
+            classes.update(examples.labels.tolist())
             return float((examples.predictions != examples.labels).mean())
 
         folder = "" if self.data else frost.find(self.frost)
@@ -117,8 +122,19 @@ class Robustness(Evaluator):
             normalised = corruption_error.normalise(errors, baseline)
             scores |= {"mce": normalised.mce, "relative_mce": normalised.relative_mce}
         which = "" if self.data or "frost" not in self.corruptions else frost.describe(folder)
-        about = (self.baseline, self.data, len(first), which)
+        remark = self._remark(len(classes))
+        if remark:
+            report(remark)
+        about = (self.baseline, self.data, len(first), which, remark)
         return RobustnessOutcome(scores, errors, normalised, *about)
+
+    def _remark(self, classes: int) -> str:
+        if self.baseline != ALEXNET or classes >= ALEXNET_CLASSES:
+            return ""
+        return (
+            f"AlexNet's errors are of all {ALEXNET_CLASSES:,} classes of ImageNet, these pictures "
+            f"of {classes}: mCE can be compared for the same pictures only"
+        )
 
     def _open(
         self, run: EvaluatedRun, corruption: str, severity: int, frost_folder: str

@@ -97,6 +97,8 @@ def _from_hub(reference: str, file: str = WEIGHTS_FILE) -> Path:
     repo, revision = parse(reference)
     try:
         return Path(hub.hf_hub_download(repo, file, revision=revision))
+    except errors.HFValidationError as error:
+        raise UserError(f"{reference} is not a repository: {cause(error)}") from error
     except errors.GatedRepoError as error:
         raise UserError(
             f"{reference} is gated; accept its terms on the hub and log in: hf auth login"

@@ -7,6 +7,7 @@ not fit is always an error, which names the architecture that the file looks lik
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,6 +38,8 @@ HEADS = re.compile(
 FIRST_CONVOLUTION = re.compile(
     _WRAPPED + r"(conv1|(resnet\.)?embedder\.embedder\.convolution)\.weight"
 )
+# A transformer's positions, in the layouts that there are.
+POSITIONS = re.compile(_WRAPPED + r"(pos_embed|encoder\.pos_embedding)|\w+/backbone/position")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +244,7 @@ def recognise(tensors: Mapping[str, np.ndarray]) -> ModelSpec | None:
         tensors = found.tensors
     for name in models.names():
         for stem in ("imagenet", "cifar"):
-            for options in _shapes(name, tensors):
+            for options in _shapes(name, stem, tensors):
                 spec = _recognised(name, stem, options, tensors)
                 if spec is not None:
                     return spec
@@ -267,7 +270,7 @@ def _recognised(
     return dataclasses.replace(encoder.spec, num_classes=classes)
 
 
-def _shapes(name: str, tensors: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+def _shapes(name: str, stem: str, tensors: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Options that decide shapes, worth a try with these tensors."""
     if not _has_blocks(name, tensors):
         return []
@@ -278,11 +281,24 @@ def _shapes(name: str, tensors: Mapping[str, np.ndarray]) -> list[dict[str, Any]
         width = first.shape[0]
         return [{} if width == resnet.VARIANTS[name].width else {"width": width}]
     if name in deit.VARIANTS:
-        return [{"distilled": True} if any("dist_token" in key for key in tensors) else {}]
+        distilled = any("dist_token" in key or "distillation_token" in key for key in tensors)
+        size = _size_of_positions(name, stem, 2 if distilled else 1, tensors)
+        options = {"distilled": True} if distilled else {}
+        return [options | ({} if size in (0, deit.IMAGE_SIZE[stem]) else {"image_size": size})]
     if name == "shufflenet_v2":
         of_authors = any("branch_main" in key for key in tensors)
         return [{"channel_order": "authors"} if of_authors else {}]
     return [{}, {"last_width": 384}] if name == "regnetx_400mf" else [{}]
+
+
+def _size_of_positions(name: str, stem: str, tokens: int, tensors: Mapping[str, np.ndarray]) -> int:
+    """The pictures that a transformer's positions were learned for; 0 where that does not show."""
+    found = [value for key, value in tensors.items() if POSITIONS.fullmatch(key)]
+    if len(found) != 1 or found[0].ndim != 3:
+        return 0
+    patches = found[0].shape[1] - tokens
+    side = math.isqrt(max(patches, 0))
+    return side * deit.patch_of(deit.VARIANTS[name], stem) if side * side == patches else 0
 
 
 def _has_blocks(name: str, tensors: Mapping[str, np.ndarray]) -> bool:

@@ -25,7 +25,8 @@ IMAGENET = "imagenet"
 # timm's networks that have the names and shapes of one of ours, and compute something else.
 _LOOKALIKES = {
     r"tf_.*": "it pads as TensorFlow does and has another epsilon in BatchNorm",
-    r"resnet(blur|aa)\d+([._-].*)?": "it blurs where it halves the resolution",
+    r"(resnet(blur|aa)\d+|efficientnet_blur_b\d)([._-].*)?": "it blurs where it halves the "
+    "resolution",
 }
 # What may be said of an architecture of timm without changing what it computes.
 _HARMLESS_ARGUMENTS = re.compile(r"img_size|num_classes|\w*drop\w*|global_pool")

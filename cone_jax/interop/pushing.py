@@ -6,6 +6,7 @@ model card. timm knows plain classifiers: a network with a projection head, anot
 is pushed under the names of our exports, and its card says so.
 """
 
+import dataclasses
 import json
 import math
 import re
@@ -13,8 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cone_jax import models
 from cone_jax.errors import UserError, closest, optional_module
-from cone_jax.interop import files, hub, layouts, metadata, state_dict
+from cone_jax.interop import files, hub, importing, layouts, metadata, state_dict
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.models import Encoder, ModelSpec
 
@@ -42,8 +44,11 @@ TIMM_NAMES = {
     "convnext_small": "convnext_small",
     "efficientnet_b0": "efficientnet_b0",
 }
-# Options that are of training alone, or say how to compute.
+_TRANSFORMERS = {name for name in TIMM_NAMES.values() if "_patch" in name}
+# Options that are of training alone, or say how to compute. That of a transformer's positions is
+# `_sized`'s.
 _HARMLESS = {"dropout", "stochastic_depth", "remat", "bn_momentum", "bn_groups"}
+_TIMM_SIZE = 224  # the pictures that timm's transformers above take unless they are told
 _PILLOW = {"bilinear": 2, "bicubic": 3}
 # The hub's identifiers, but for licences of single language models. "other" needs more than a name.
 _LICENCES = """
@@ -86,7 +91,8 @@ def choose_licence(given: str, known: str) -> str:
 
 def timm_name(spec: ModelSpec) -> str:
     """The architecture of timm that computes the same; "" where it has none."""
-    telling = [f"{k}={v}" for k, v in spec.options if k not in _HARMLESS and v]
+    harmless = {*_HARMLESS, "image_size"}
+    telling = [f"{k}={v}" for k, v in spec.options if k not in harmless and v]
     plain = spec.projection is None and spec.predictor is None and spec.stem == "imagenet"
     if not plain or spec.classifier.kind != "linear" or not spec.classifier.bias:
         return ""
@@ -104,6 +110,8 @@ def write_folder(
     """Writes the repository's files; returns them."""
     folder.mkdir(parents=True, exist_ok=True)
     architecture = timm_name(encoder.spec)
+    if architecture in _TRANSFORMERS:
+        encoder, variables = _sized(encoder, variables, data.image_size)
     layout = _layout(encoder, architecture)
     tensors = state_dict.to_state_dict(encoder, variables, layout)
     files.write_safetensors(folder / hub.WEIGHTS_FILE, tensors, {"format": "pt", "layout": layout})
@@ -136,6 +144,18 @@ def write_folder(
     for name, text in texts.items():
         (folder / name).write_text(text + "\n", encoding="utf-8")
     return sorted(folder.iterdir())
+
+
+def _sized(
+    encoder: Encoder, variables: Mapping[str, Any], size: int
+) -> tuple[Encoder, Mapping[str, Any]]:
+    """The same transformer with positions for pictures of `size`: timm's take no others."""
+    options = tuple(sorted({**dict(encoder.spec.options), "image_size": size}.items()))
+    sized = models.build(dataclasses.replace(encoder.spec, options=options))
+    tensors = state_dict.to_state_dict(encoder, variables, layouts.OWN)
+    shapes = models.abstract_variables(sized, size)
+    values, _ = importing.place(tensors, sized, shapes, layout=layouts.OWN)
+    return sized, values
 
 
 def _layout(encoder: Encoder, architecture: str) -> str:
@@ -181,8 +201,10 @@ def _config(
         "license": licence,
     }
     network = {"architecture": architecture} if architecture else {"cone_jax": spec.to_dict()}
+    told = {"model_args": {"img_size": size}} if size != _TIMM_SIZE else {}
     return {
         **network,
+        **(told if architecture in _TRANSFORMERS else {}),
         "num_classes": spec.num_classes,
         "label_names": list(data.class_names),
         "pretrained_cfg": described,

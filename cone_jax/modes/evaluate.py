@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cone_jax import distributed, spec_strings, storage
-from cone_jax.analysis import evaluation_files
+from cone_jax.analysis import evaluation_files, robustness_files
 from cone_jax.analysis.evaluation_files import MISTAKES_FILE
 from cone_jax.console import Metric, plain_lines, print_evaluation
 from cone_jax.data import contact_sheet
@@ -15,6 +15,7 @@ from cone_jax.errors import UserError
 from cone_jax.evaluation import registry
 from cone_jax.evaluation.classification import Classification, ClassificationOutcome
 from cone_jax.evaluation.registry import Evaluator, Outcome
+from cone_jax.evaluation.robustness import Robustness
 from cone_jax.modes.command_line import Arguments
 from cone_jax.training.named_network import NamedRun
 from cone_jax.training.run_directory import RunDirectory
@@ -58,6 +59,10 @@ def evaluate_checkpoint(
     ``evaluation/<its name>/``.
     """
     number = directory.resolve(step)
+    for evaluator in evaluators:
+        if isinstance(evaluator, Robustness):
+            folder = directory.path / "evaluation" / evaluator.prefix
+            robustness_files.check_directory(folder, evaluator.data)
     outcomes = _outcomes(directory, number, evaluators, console)
     scores: dict[str, float] = {}
     declared: dict[str, Metric] = {}

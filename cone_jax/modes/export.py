@@ -109,7 +109,9 @@ def _push(
         if not arguments.flags["yes"]:
             if not sys.stdin.isatty():
                 raise UserError("--push asks before it sends anything; add --yes to answer now")
-            if console.input("push? [y/N] ").strip().lower() not in ("y", "yes"):
+            # As markup the brackets would be a style.
+            answer = console.input("push? [y/N] ", markup=False)
+            if answer.strip().lower() not in ("y", "yes"):
                 say("nothing was pushed")
                 return
         say(f"pushed: {pushing.push(Path(folder), reference)}")

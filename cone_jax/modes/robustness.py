@@ -2,16 +2,12 @@
 
 from rich.console import Console
 
-from cone_jax.analysis import robustness_files
 from cone_jax.data import datasets
 from cone_jax.errors import UserError
-from cone_jax.evaluation.robustness import ALEXNET, Robustness
+from cone_jax.evaluation.robustness import ALEXNET, ALEXNET_CLASSES, Robustness
 from cone_jax.modes.command_line import Arguments
 from cone_jax.modes.evaluate import evaluate_checkpoint, open_evaluated
 from cone_jax.training.named_network import NamedRun
-
-# AlexNet's errors are known on ImageNet, which has so many classes.
-_IMAGENET_CLASSES = 1000
 
 
 def robustness(arguments: Arguments, console: Console) -> None:
@@ -30,14 +26,11 @@ def robustness(arguments: Arguments, console: Console) -> None:
         else:
             data = directory.config.data
             names = datasets.open_split(data, data.train_split).class_names
-        baseline = ALEXNET if len(names) == _IMAGENET_CLASSES else ""
+        baseline = ALEXNET if len(names) == ALEXNET_CLASSES else ""
     try:
         evaluator = Robustness(
             data=arguments.flags["corrupted"], baseline=baseline, frost=arguments.flags["frost"]
         )
     except ValueError as error:
         raise UserError(f"--mode=robustness: {error}") from error
-    robustness_files.check_directory(
-        directory.path / "evaluation" / evaluator.prefix, evaluator.data
-    )
     evaluate_checkpoint(directory, arguments.flags["step"], console, (evaluator,))

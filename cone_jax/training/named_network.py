@@ -77,9 +77,18 @@ def open_network(
         names = tuple(map(str, range(spec.num_classes)))
         description = dataclasses.replace(description, class_names=names)
     expected = models.abstract_variables(encoder, description.image_size)
-    variables, account = importing.from_tensors(
-        weights.tensors, encoder, expected, source=reference, layout=weights.layout
-    )
+    try:
+        variables, account = importing.from_tensors(
+            weights.tensors, encoder, expected, source=reference, layout=weights.layout
+        )
+    except importing.IncompleteImport as error:
+        if error.report.misfits:
+            raise
+        raise UserError(
+            f"--model ({reference}) has the backbone of {spec.name} without a plain classifier "
+            "on it; give the export of a run, or train one: --config.init_from with "
+            "--config.init_strict=False"
+        ) from error
     steps = " ".join(description.transforms)
     said = "; the stride is in the 1x1 convolutions" if _has_stride_in_1x1(spec) else ""
     report(f"{account.summary()}; {spec.name}, {steps}, mean {description.mean}{said}")
@@ -122,16 +131,18 @@ def _assumed(
     pixels = "ImageNet's mean and std"
     if std != IMAGENET_STD:
         pixels = "pixels from 0 to 255, less ImageNet's mean"
+    size = dict(spec.options).get("image_size", 224)  # what a transformer's positions say
+    resize = size * 256 // 224
     report(
         f"{reference} does not say what it needs at its input; assumed: ImageNet's classes, "
-        f"{pixels}, 224 of 256 pixels, bilinear"
+        f"{pixels}, {size} of {resize} pixels, bilinear"
     )
     return ExportMetadata(
         class_names=names,
-        image_size=224,
+        image_size=size,
         mean=mean,
         std=std,
-        transforms=published.evaluation_transforms(256, 224, "bilinear"),
+        transforms=published.evaluation_transforms(resize, size, "bilinear"),
     )
 
 

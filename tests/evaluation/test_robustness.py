@@ -186,9 +186,24 @@ def test_results_of_another_set_are_not_replaced(tmp_path):
     errors = CorruptionErrors(0.1, {"fog": (0.2,) * 5})
     outcome = RobustnessOutcome({}, errors, None, "", "/a/set", 60)
     robustness_files.write_robustness(outcome, tmp_path)
-    robustness_files.check_directory(tmp_path, "/a/set")
-    with pytest.raises(UserError, match=r"holds the results of /a/set, not of /b/set"):
-        robustness_files.check_directory(tmp_path, "/b/set")
+    for same in ("/a/set", "/a/set/"):
+        robustness_files.check_directory(tmp_path, same)
+    for other, name in (("/b/set", "/b/set"), ("", "the test split, corrupted here")):
+        with pytest.raises(UserError, match=f"holds the results of /a/set, not of {name};"):
+            robustness_files.check_directory(tmp_path, other)
+
+
+def test_some_of_imagenets_classes_are_not_what_alexnets_errors_are_of(run, variables, tree):
+    assert Robustness(baseline="alexnet")._remark(1000) == ""
+    assert Robustness(baseline="runs/other")._remark(10) == ""
+    said = []
+    evaluator = Robustness(data=str(tree), corruptions=FEW)
+    # A baseline asks for all fifteen corruptions; which there are does not matter here.
+    object.__setattr__(evaluator, "baseline", "alexnet")
+    outcome = evaluator.evaluate(run, placed(run, variables), said.append)
+    assert "all 1,000 classes of ImageNet, these pictures of 8: mCE can be compared" in said[-1]
+    assert outcome.remark == said[-1]
+    assert f"\n{outcome.remark}.\n" in robustness_files._markdown(outcome)
 
 
 def test_the_result_says_which_frost_it_was(run, variables, tmp_path):

@@ -40,8 +40,17 @@ TIMM = {
     "deit_tiny_distilled_patch16_224": ("deit_tiny", "distilled=True"),
     "deit_small_distilled_patch16_224": ("deit_small", "distilled=True"),
     "deit_base_distilled_patch16_224": ("deit_base", "distilled=True"),
+    "deit_base_patch16_384": ("deit_base", ""),
+    "deit_base_distilled_patch16_384": ("deit_base", "distilled=True"),
+    # ViT-Ti and ViT-S are the networks of DeiT under other names, too.
+    "vit_tiny_patch16_224": ("deit_tiny", ""),
+    "vit_tiny_patch16_384": ("deit_tiny", ""),
+    "vit_small_patch16_224": ("deit_small", ""),
+    "vit_small_patch16_384": ("deit_small", ""),
     "vit_base_patch16_224": ("vit_b_16", ""),
+    "vit_base_patch16_384": ("vit_b_16", ""),
     "vit_base_patch32_224": ("vit_b_32", ""),
+    "vit_base_patch32_384": ("vit_b_32", ""),
     "convnext_tiny": ("convnext_tiny", ""),
     "convnext_small": ("convnext_small", ""),
     "efficientnet_b0": ("efficientnet_b0", ""),
@@ -61,6 +70,8 @@ TORCHVISION = {
     "convnext_small": "convnext_small",
     "efficientnet_b0": "efficientnet_b0",
 }
+# The only ones of torchvision's that it names a licence of; its README says which that is.
+LICENCES = {"https://github.com/facebookresearch/SWAG/blob/main/LICENSE": "cc-by-nc-4.0"}
 IMAGENET = 1000
 with Path(__file__).with_name("timm_results.csv").open() as _file:
     TIMM_TOP1 = {row["model"]: row["top1"] for row in csv.DictReader(_file)}
@@ -81,7 +92,6 @@ def rows() -> list[dict[str, str]]:
             found += [
                 _of_torchvision(name, network, weights)
                 for weights in sorted(kinds, key=lambda each: each is kinds.DEFAULT)  # it is last
-                if tuple(weights.transforms().crop_size) == (224,)
             ]
     return found
 
@@ -128,7 +138,7 @@ def _of_torchvision(name: str, network: str, weights: "torchvision.models.Weight
         "std": " ".join(map(str, preset.std)),
         "classes": "imagenet",
         "top1": str(weights.meta["_metrics"]["ImageNet-1K"]["acc@1"]),
-        "licence": "",
+        "licence": LICENCES.get(weights.meta.get("license", ""), ""),
     }
 
 

@@ -162,6 +162,7 @@ def test_what_goes_wrong_is_told_in_one_line(server, tmp_path):
         f"hf://timm/{NAME}@v9": "has no revision 'v9'",
         "hf://busy/model": "too many requests (429)",
         "hf://name": "write hf://OWNER/NAME",
+        "hf://-me/name": "hf://-me/name is not a repository: Repo id must",
         "timm:resnet51": "did you mean 'timm:resnet5",
         "timm:resnet50": "has been trained",
     }

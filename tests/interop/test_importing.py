@@ -287,6 +287,17 @@ def test_a_file_is_recognised_by_its_backbone(name):
     assert (found.name, found.stem, found.projection) == (name, "imagenet", None)
 
 
+@pytest.mark.parametrize("layout", ["timm", "cone_jax"])
+@pytest.mark.parametrize("distilled", [False, True])
+def test_the_pictures_that_positions_were_learned_for_are_recognised(distilled, layout):
+    wanted = {"image_size": 96, **({"distilled": True} if distilled else {})}
+    encoder = models.create("deit_tiny", 7, projection=None, **wanted)
+    shapes = models.abstract_variables(encoder, 96)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+    found = importing.recognise(state_dict.to_state_dict(encoder, zeros, layout))
+    assert dict(found.options) == wanted
+
+
 def test_the_width_of_a_resnet_and_the_number_of_classes_are_recognised():
     encoder, variables = small(classes=7, projection=None)
     found = importing.recognise(state_dict.to_state_dict(encoder, variables))

@@ -11,8 +11,12 @@ import torch
 from cone_jax import models
 from cone_jax.errors import UserError
 from cone_jax.interop import importing, published, pushing, state_dict
+from cone_jax.interop.metadata import ExportMetadata
+from cone_jax.training import named_network
 from tests.detection import torchvision_oracle  # noqa: F401 - before timm
 from tests.interop import published_rows
+from tests.models import random_variables
+from tests.models.test_torch_parity import torch_logits
 
 import timm  # isort: skip
 import timm.data
@@ -40,10 +44,12 @@ def test_the_table_of_the_docs_has_the_best_of_each_network():
     assert sorted(shown) == sorted(wanted)
 
 
-@pytest.mark.parametrize("name", ["tf_efficientnet_b0", "resnetblur50", "resnetaa50"])
+@pytest.mark.parametrize(
+    "name", ["tf_efficientnet_b0", "resnetblur50", "resnetaa50", "efficientnet_blur_b0"]
+)
 def test_networks_that_only_look_alike_are_refused_by_name(name):
     """By their tensors nobody could tell them: timm's have the same names and shapes."""
-    plain = re.sub("tf_|blur|aa", "", name)
+    plain = re.sub("tf_|_?blur|aa", "", name)
     with torch.device("meta"):
         both = [timm.create_model(each).state_dict() for each in (name, plain)]
     assert {k: v.shape for k, v in both[0].items()} == {k: v.shape for k, v in both[1].items()}
@@ -90,6 +96,24 @@ def test_what_is_pushed_has_the_names_and_shapes_of_timms_network(name, options)
         theirs = timm.create_model(architecture, num_classes=7).state_dict()
     wanted = {key: tuple(value.shape) for key, value in theirs.items() if "num_batches" not in key}
     assert {key: value.shape for key, value in ours.items()} == wanted
+
+
+@pytest.mark.parametrize("learned", [64, 96])
+def test_a_transformer_is_pushed_with_positions_for_its_pictures(learned, tmp_path):
+    """timm's transformers take pictures of one size; one of another size is read back here, too."""
+    encoder = models.create("deit_tiny", 5, projection=None, image_size=learned)
+    variables = random_variables.draw(encoder, 96)
+    data = ExportMetadata(tuple("abcde"), 96, (0.5,) * 3, (0.5,) * 3, origin={"step": 1})
+    pushing.write_folder(tmp_path, "me/deit", encoder, variables, data, pushing.Story())
+    theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    images = random_variables.images(96)
+    expected = random_variables.logits(encoder, variables, images)
+    np.testing.assert_allclose(torch_logits(theirs, images), expected, rtol=1e-4, atol=1e-4)
+    said = []
+    ours = named_network.open_network(str(tmp_path / "model.safetensors"), said.append)
+    assert "assumed: ImageNet's classes, ImageNet's mean and std, 96 of 109 pixels" in said[0]
+    found = random_variables.logits(ours.encoder, ours.variables, images)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_licences_of_the_table_are_the_hubs():

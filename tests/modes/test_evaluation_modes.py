@@ -146,6 +146,9 @@ def test_robustness_writes_and_is_100_of_itself(separable_config, tmp_path):
     assert "| 100.00 |" in (folder / "robustness.md").read_text()
     with pytest.raises(UserError, match="cannot be read; make it with --mode=robustness"):
         run_mode("robustness", tmp_path / "run", f"--baseline={tmp_path}")
+    other = "--evaluators=robustness(data='/other/pictures', name='robustness')"
+    with pytest.raises(UserError, match="holds the results of the test split, corrupted here"):
+        run_mode("evaluate", tmp_path / "run", other)
 
 
 def test_embeddings_are_judged_while_there_is_no_classifier(separable_config, tmp_path):

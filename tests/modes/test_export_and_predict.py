@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import jax
@@ -138,6 +139,22 @@ def test_a_run_is_pushed_with_its_story_and_not_without_an_answer(run, monkeypat
     }
     with pytest.raises(UserError, match="takes no revision"):
         call(export, run, push="hf://me/digits@v1", yes="true")
+
+
+@pytest.mark.parametrize(("answer", "goes"), [("y", True), ("", False), ("n", False)])
+def test_a_push_asks_who_sits_at_the_terminal(run, monkeypatch, answer, goes):
+    pushed = []
+    monkeypatch.setattr(pushing, "push", lambda _, reference: pushed.append(reference))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    # Of Python's own prompt, not the console's.
+    monkeypatch.setattr("builtins.input", sys.stdin.readline)
+    printed = call(export, run, push="hf://me/digits")
+    said, asked, rest = printed.partition("push? [y/N] ")
+    assert asked
+    assert "model.safetensors" in said
+    assert ("nothing was pushed" in rest) != goes
+    assert pushed == ["hf://me/digits"] * goes
 
 
 def test_the_card_has_the_results_of_the_checkpoint_that_is_pushed(run, monkeypatch):

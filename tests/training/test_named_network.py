@@ -170,6 +170,15 @@ def test_a_file_of_no_network_here_is_named(tmp_path):
         named_network.open_network(str(path), print)
 
 
+def test_a_backbone_alone_has_no_classes_to_predict(network, tmp_path):
+    tensors = state_dict.to_state_dict(*network)
+    path = tmp_path / "backbone.safetensors"
+    backbone = {name: value for name, value in tensors.items() if not name.startswith("fc.")}
+    safetensors.numpy.save_file(backbone, path)
+    with pytest.raises(UserError, match="the backbone of resnet8 without a plain classifier"):
+        named_network.open_network(str(path), print)
+
+
 def test_weights_are_listed_and_searched():
     printed = call("weights", "--model=MobileNetV2_1")
     assert "timm:mobilenetv2_100.ra_in1k" in printed
