@@ -2,7 +2,7 @@
 
 They know no model, no bank and no config, so they drop into any training loop, under `jit`,
 `vmap` or `shard_map`. Shapes: B rows of a batch, A anchors, K bank rows, D embedding, C classes.
-Every loss returns one value a row, ``[B]``, without reduction. All are computed in float32 and
+Every loss returns one value per row, ``[B]``, without reduction. All are computed in float32 and
 in log space; a row that has nothing to say (no positive, nothing valid) gives exactly 0 and a
 zero gradient, never NaN.
 

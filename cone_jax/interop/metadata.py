@@ -77,7 +77,7 @@ def read(directory: Path) -> tuple[dict[str, Any], ModelSpec, ExportMetadata]:
             raise ValueError(f"file {content['file']!r} is not beside it")
         spec, described = parse(content)
     except FileNotFoundError:
-        raise UserError(f"{directory} is no export: it has no {FILE}") from None
+        raise UserError(f"{directory} is not an export: it has no {FILE}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{directory / FILE} is damaged ({error!r}); export again") from error
     return content, spec, described
