@@ -10,7 +10,7 @@ without it, TFDS's default folder is used. Options, joined by commas:
     cross_entropy, large_margin, and any other method not below: replaces CoNe, same recipe
     key_view        CoNe with PaCo's second view for the key (with strong)
     paper           follows the paper's text where its code differs
-    lt100, lt50, lt10       long tails: the first class has 100, 50 or 10 for one of the last
+    lt100, lt50, lt10       long tails: 100, 50 or 10 images of the first class for one of the last
     logit_adjustment        for long tails: in the cross-entropy term of CoNe or cross_entropy
     balanced_sampling       all classes equally often
 
