@@ -55,6 +55,8 @@ lint: $(VENV)/dev.stamp $(VENV)/docs.stamp
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/python scripts/check_manifests.py scripts/*.yaml
 	$(VENV)/docs/bin/codespell
+	$(VENV)/docs/bin/proselint check --config docs/site/proselint.json \
+		*.md docs/*.md docs/explanation/*.md docs/notebooks/*.md docs/results/*.md
 	$(VENV)/docs/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/docs/bin/zizmor --offline --no-progress --quiet .github/workflows
 

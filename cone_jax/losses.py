@@ -2,7 +2,7 @@
 
 They know no model, no bank and no config, so they drop into any training loop, under `jit`,
 `vmap` or `shard_map`. Shapes: B rows of a batch, A anchors, K bank rows, D embedding, C classes.
-Every loss returns one value a row, ``[B]``, without reduction. All are computed in float32 and
+Every loss returns one value per row, ``[B]``, without reduction. All are computed in float32 and
 in log space; a row that has nothing to say (no positive, nothing valid) gives exactly 0 and a
 zero gradient, never NaN.
 
@@ -25,9 +25,12 @@ Mask = Bool[Array, "B A"]  # True marks anchors of a query
 
 
 def normalise(embedding: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-    r"""Rows scaled to unit length, in float32; the gradient is finite at zero.
+    r"""The rows scaled to unit length, in float32; the gradient is finite at zero.
 
     $$\hat x = x / \max(\lVert x \rVert, 10^{-12})$$
+
+    Args:
+        embedding: rows of any length; leading axes are kept.
 
     >>> print(normalise(jnp.array([[3.0, 4.0], [0.0, 0.0]])))
     [[0.6 0.8]
@@ -100,7 +103,7 @@ def cross_entropy(
 def mixed_targets(
     first: Int[Array, " B"], second: Int[Array, " B"], weight: Rows, num_classes: int
 ) -> Float[Array, "B C"]:
-    """Class probabilities of images mixed from two, as MixUp and CutMix do.
+    """The class probabilities of images mixed from two, as by MixUp and CutMix.
 
     Args:
         first: labels of the first images.
@@ -186,7 +189,7 @@ def sup_out(
     $$l_i = \log \sum_{a \in A(i)} e^{u_{ia} / \tau}
     - \frac{1}{|P(i)|} \sum_{p \in P(i)} u_{ip} / \tau$$
 
-    The same contract as `sup_in`. Reference: L_out of Khosla et al., arXiv 2004.11362.
+    The arguments are those of `sup_in`. Reference: L_out of Khosla et al., arXiv 2004.11362.
 
     >>> u = jnp.array([[0.9, 0.5, 0.1]])
     >>> round(float(sup_out(u, jnp.array([[True, True, False]]), temperature=0.1)[0]), 6)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-Params = TypeVar("Params")
+Params = TypeVar("Params")  # a tree of arrays
 
 # Above this initial momentum the released code keeps the momentum constant.
 OFFICIAL_CONSTANT_ABOVE = 0.996
@@ -24,6 +24,9 @@ def update(ema_params: Params, params: Params, m: float | Float[Array, ""]) -> P
         ema_params: $\theta_k$, any tree of arrays.
         params: $\theta_q$, a tree of the same shape.
         m: the momentum, between 0 and 1.
+
+    Returns:
+        The new $\theta_k$, a tree of the same shape.
 
     >>> update({"w": 1.0}, {"w": 3.0}, 0.75)
     {'w': 1.5}
@@ -53,6 +56,12 @@ def cosine_to_one(m0: float, total_steps: int) -> optax.Schedule:
 def constant(m0: float) -> optax.Schedule:
     """The same momentum at every step.
 
+    Args:
+        m0: the momentum.
+
+    Returns:
+        A function of the step, as optax's schedules are.
+
     >>> float(constant(0.5)(1000))
     0.5
     """
@@ -67,6 +76,9 @@ def schedule(name: str, m0: float, total_steps: int) -> optax.Schedule:
             the cosine for ``m0 <= 0.996``, constant above.
         m0: the momentum at step 0.
         total_steps: the steps of the whole run.
+
+    Returns:
+        A function of the step, as optax's schedules are.
 
     >>> [round(float(schedule("official_auto", m0, 100)(50)), 4) for m0 in (0.99, 0.999)]
     [0.995, 0.999]

@@ -11,19 +11,27 @@ from pathlib import Path
 # that one fusion out and leaves the others. XLA aborts on options it does not know, so the flag is
 # given only to the releases it was measured with.
 CPU_CONVOLUTION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
-CPU_CONVOLUTION_VALUE = "-individual_convolution"
-MEASURED_JAXLIB = "0.10."
+CPU_CONVOLUTION_VALUE = "-individual_convolution"  # all but this fusion
+MEASURED_JAXLIB = "0.10."  # those releases
 
 # Of malloc.h: nothing from mmap, nothing given back, one arena.
 M_MMAP_MAX, M_TRIM_THRESHOLD, M_ARENA_MAX = -4, -1, -8
-MALLOC_OPTIONS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_ARENA_MAX: 1}
+MALLOC_OPTIONS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_ARENA_MAX: 1}  # and their values
 # With less, a faster step is not worth a process of twice the size: a laptop has 8 GB.
 MEMORY_TO_SPARE = 20 * 2**30
-ACCELERATOR_PACKAGES = ("libtpu", "jax_plugins")
+ACCELERATOR_PACKAGES = ("libtpu", "jax_plugins")  # JAX finds a device with one of them
 
 
 def set_up() -> None:
-    """Makes all of them, as every program that trains should before it imports JAX."""
+    """Makes all settings of this module. Call it before anything imports JAX.
+
+    What the user has set in the environment stays as it is.
+
+        import cone_jax
+
+        cone_jax.runtime.set_up()
+        import jax
+    """
     keep_freed_memory()
     use_fast_cpu_convolutions()
     use_compilation_cache()
@@ -41,13 +49,20 @@ def use_compilation_cache(directory: Path | None = None) -> None:
     """Keeps compiled programs between starts, in the user's cache directory by default.
 
     Without effect where JAX_COMPILATION_CACHE_DIR is set already.
+
+    Args:
+        directory: where to keep them; None: `cache_directory` / ``xla``.
     """
     directory = directory or cache_directory() / "xla"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(directory))
 
 
 def physical_memory() -> int:
-    """The bytes of the machine; 0 where the system does not tell."""
+    """The bytes of the machine; 0 where the system does not tell.
+
+    >>> physical_memory() >= 0
+    True
+    """
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -55,7 +70,11 @@ def physical_memory() -> int:
 
 
 def cache_directory() -> Path:
-    """Where this package keeps what it can make or fetch again."""
+    """The folder for what this package can make or fetch again.
+
+    >>> cache_directory().name
+    'cone_jax'
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cone_jax"
 
 

@@ -1,17 +1,17 @@
-"""CoNe and what it is compared with on CIFAR-10 or CIFAR-100: a ResNet-50 for small images.
+"""CoNe and the methods it is compared with, on CIFAR-10 or CIFAR-100 with a ResNet-50.
 
     python main.py --config=configs/cifar.py:100 --config.data.path=DATA_DIR --workdir=runs/cifar100
 
 DATA_DIR is a TFDS data_dir with the set prepared as ArrayRecord (`--mode=prepare` does that);
-without it TFDS's own default is used. Options, joined by commas:
+without it, TFDS's default folder is used. Options, joined by commas:
 
     100, 10         which of the two; 100 by default
     strong          400 epochs of PaCo's recipe instead of 1000 (CIFAR-100)
-    cross_entropy, large_margin, and any other method not below: in CoNe's place, same recipe
+    cross_entropy, large_margin, and any other method not below: replaces CoNe, same recipe
     key_view        CoNe with PaCo's second view for the key (with strong)
-    paper           the paper's text where the code differs
-    lt100, lt50, lt10       a long tail: the first class has so many times the images of the last
-    logit_adjustment        of the cross-entropy term of CoNe or cross_entropy, for long tails
+    paper           follows the paper's text where its code differs
+    lt100, lt50, lt10       long tails: 100, 50 or 10 images of the first class for one of the last
+    logit_adjustment        for long tails: in the cross-entropy term of CoNe or cross_entropy
     balanced_sampling       all classes equally often
 
 Methods with their own published recipe:
@@ -34,7 +34,7 @@ there from other papers, and l_softmax's not from a ResNet-50:
     strong      81.2   77.9           78.0          79.1
 
 Design choices, which neither paper nor code settles. strong: the bank (4,096 rows, 32
-neighbours), one view for query and key, a warm-up a step at a time, where PaCo's code goes by
+neighbours), one view for query and key, and a warm-up step by step, where PaCo's code goes by
 epochs and overshoots by a tenth in epoch 10. ce_reference: warm-up as in supcon. l_softmax: the
 margin (4), crops and flips, on this ResNet-50. paco, joint_supcon: the two views of PaCo's
 long-tail code, where the balanced script of its successor has the key's for both; of paco the

@@ -7,9 +7,9 @@ training images, all 10,000 test images; about five minutes a run on one core. T
 ImageNet stem, so that its convolutions see 8x8 pixels and fewer. Options, joined by commas:
 
     coarse          the 20 superclasses as classes: more variety inside a class
-    cross_entropy, supcon, paco, nnclr and any other method, in CoNe's place
+    cross_entropy, supcon, paco, nnclr and any other method: replaces CoNe
     lt50            a long tail of all classes, the first with 50 times the images of the last
-    logit_adjustment    of the cross-entropy term, for long tails
+    logit_adjustment    in the cross-entropy term, for long tails
     underfit        20,000 images, as many steps, half the width: the network cannot fit them
 
 Not a recipe of the paper. `benchmarks/study_cifar100.py` compares methods with it;

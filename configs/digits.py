@@ -6,7 +6,7 @@
 width 32 trains in about a minute on two CPU cores. Options, joined by commas:
 
     --config=configs/digits.py:cross_entropy     the plain baseline, same recipe
-    --config=configs/digits.py:paper             the paper's text where the code differs
+    --config=configs/digits.py:paper             follows the paper's text where its code differs
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +21,7 @@ def get_config(options: str = "") -> ConfigDict:
 
     config.data.source = "digits"
     config.data.image_size = 8
-    # Shifts by a pixel; mirrored digits are no digits.
+    # Shifts by a pixel; mirrored digits are not digits.
     config.data.train_transforms = ("random_crop(8, padding=1)",)
     config.data.mean = (0.305,) * 3
     config.data.std = (0.376,) * 3

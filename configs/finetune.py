@@ -3,16 +3,16 @@
     python main.py --config=configs/finetune.py --config.data.path=FOLDER \\
         --config.init_from=mobilenet_v2.safetensors --workdir=runs/mine
 
-The weights are those of `model.name`, in torchvision's or timm's names; their classifier is left
-out. A new classifier sees the pooled features. For one epoch it is trained alone; then the backbone
-follows, at a tenth of its rate. Options, joined by commas:
+The weights are those of `model.name`, in torchvision's or timm's names, without their classifier. A
+new classifier on the pooled features is trained alone for one epoch. Then the backbone is trained
+as well, at a tenth of its rate. Options, joined by commas:
 
     resnet18, resnet50    instead of mobilenet_v2
-    small                 128 pixels instead of 224, a third of the arithmetic
-    early                 holds out a tenth of train, and ends when four evaluations on it in a row
-                          bring nothing better; the best one is `--step=best`
+    small                 128 pixels instead of 224: a third of the computation
+    early                 holds out a tenth of the training images; ends when four evaluations in a
+                          row find nothing better on them; the best one is `--step=best`
     cross_entropy         the plain baseline; no projection head
-    paper                 the paper's text where the code differs
+    paper                 follows the paper's text where its code differs
 
 Not a recipe of the paper. Length, batch, bank and N follow from the number of images.
 """

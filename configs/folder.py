@@ -8,9 +8,9 @@ a part to test on, a tenth of each class is held out (`--config.data.holdout=0.1
 what the network will see: the same command with `--mode=preview`. Options, joined by commas:
 
     resnet18, resnet50    the network; resnet18 by default
-    small                 96 pixels instead of 224, a fifth of the arithmetic, for a first try
+    small                 96 pixels instead of 224: a fifth of the computation, for a first try
     cross_entropy         the plain baseline, same recipe, to see what CoNe adds
-    paper                 the paper's text where the code differs
+    paper                 follows the paper's text where its code differs
 
 Length, batch, bank, N and warm-up follow from the number of images and, where one is given, the
 budget, which chooses network and image size as well: `cone_jax/training/plan.py` has the rules.

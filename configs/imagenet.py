@@ -14,11 +14,11 @@ Options, joined by commas:
     mixup, cutmix   two images in one; alpha 0.2 and 1
     long            the comparison with SupCon: two views, and augmentation and epochs by network
     timm            the comparison with timm: long, 176 pixels, smoothing, an averaged model
-    cross_entropy, binary_cross_entropy, paco, cmsf, nnclr, ...    in CoNe's place, same recipe
+    cross_entropy, binary_cross_entropy, paco, cmsf, nnclr, ...    replaces CoNe, same recipe
     with_ce         cross-entropy beside cmsf or nnclr, on CoNe's bank and key
     no_dc, no_contrast, sup_out, contrastive_view, two_views       CoNe's ablations
     projection      cross_entropy with CoNe's projection head (SL-MLP)
-    paper           the paper's text where the code differs
+    paper           follows the paper's text where its code differs
 
 The recipes that the other methods' own papers use are in configs/imagenet_baselines.py, the
 light networks in configs/imagenet_light.py. Top-1 accuracy in the paper (arXiv 2308.10761), not
@@ -34,7 +34,7 @@ measured here:
     nnclr,with_ce 77.5; no_dc with contrastive_view (without): standard 77.5 (78.1), autoaug
     78.1 (78.3), randaug 77.9 (78.1), simclr_aug 76.9 (77.2); the sweeps of docs/recipes.md.
 
-1,251 steps an epoch of 1,024 images over all devices; the bank takes 0.3 GB on each device.
+An epoch has 1,251 steps of 1,024 images over all devices; the bank takes 0.3 GB on each device.
 Design choices: bfloat16 in the network, where the released code uses float16 with loss scaling;
 in long and timm both views are rows of the batch (queries and keys) and the rate goes by images;
 the policy of autoaug, the strength of randaug, simclr_aug and stacked (`recipes`); in timm

@@ -1,4 +1,4 @@
-"""What CoNe is compared with on ImageNet, each with the recipe of its own paper or code.
+"""The methods CoNe is compared with on ImageNet, each with the recipe of its own paper or code.
 
     python main.py --config=configs/imagenet_baselines.py:supcon --config.data.path=DATA_DIR \\
         --workdir=runs/supcon
@@ -29,7 +29,7 @@ the warm-up; of supcon the linear stage's batch (that of the first), its crops a
 averages (0.9), and for resnet101 the stacked augmentation of its paper's table, where its script
 has AutoAugment; of supcon_bank everything that MoCo v2 does not settle, 350 epochs with
 AutoAugment, and a batch of 1,024 where paper (256) and author (1,024) disagree; of paco a warm-up
-a step at a time, and BatchNorm over the whole batch, where its code shuffles keys among devices;
+step by step, and BatchNorm over the whole batch, where its code shuffles keys among devices;
 of cmsf and nnclr the linear stage (SupCon's), and of nnclr all but temperature, queue and heads.
 rsb_a1 and rsb_a2 lack repeated augmentation; all three clip gradients at norm 1, as timm's LAMB
 does.

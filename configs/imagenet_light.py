@@ -6,10 +6,10 @@
 Data as in configs/imagenet.py. Options, joined by commas:
 
     regnetx_400mf, mobilenet_v2, shufflenet_v2, deit_tiny     regnetx_400mf by default
-    cross_entropy, or any other method     in CoNe's place, same recipe
+    cross_entropy, or any other method     replaces CoNe, same recipe
     no_mixing       deit_tiny without MixUp and CutMix
     deit_original   deit_tiny as its authors train it, instead of mmpretrain's way
-    paper           the paper's text where the code differs
+    paper           follows the paper's text where its code differs
 
 Top-1 accuracy in the paper (arXiv 2308.10761), not measured here:
 

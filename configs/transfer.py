@@ -8,9 +8,10 @@ or an export the network is known; for weights it is the recipe's (a ResNet-50, 
 `--config.model.name`). Everything is trained, with a new classifier on the pooled features: 20,000
 steps of 256 images, SGD with Nesterov momentum, random resized crop and flip. Each of 7 learning
 rates meets each of 8 weight decays on a part of the training images; the pair that is best on
-validation is trained again on all of them and tested: 57 runs a data set, of 5 million images
-and a checkpoint each. Stopped, the same command goes on with what is left. Several sets in one
-table: `--mode=transfer --workdirs=runs/transfer-pets,runs/transfer-dtd`. Options, joined by commas:
+validation is trained again on all of them and tested. That makes 57 runs per data set, each with 5
+million images and a checkpoint. If it is stopped, the same command continues with what is left. For
+several sets in one table: `--mode=transfer --workdirs=runs/transfer-pets,runs/transfer-dtd`.
+Options, joined by commas:
 
     cifar10, cifar100, food101, cars, dtd, pets, flowers, aircraft, caltech101
                       the data sets of the paper, from TFDS (`--mode=prepare`); aircraft from its
@@ -22,7 +23,7 @@ table: `--mode=transfer --workdirs=runs/transfer-pets,runs/transfer-dtd`. Option
     32px, 64px, 128px instead of 224 pixels, for networks trained on such
 
 The rules of the protocol are those of SimCLR's appendix; the momentum of BatchNorm statistics is
-max(1 - 10 / s, 0.9) with s steps an epoch. Design choices, which it leaves open: a cosine to 0
+max(1 - 10 / s, 0.9) with s steps per epoch. Design choices, which it leaves open: a cosine to 0
 without warm-up; no decay on biases and norms; hold-outs of a tenth where a set has no validation
 part (the last tenth in TFDS's own order, which is a fixed shuffle).
 """

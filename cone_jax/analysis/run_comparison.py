@@ -197,7 +197,7 @@ def _tested(group: Group, name: str) -> int | None:
 
 
 def long_csv(groups: Sequence[Group]) -> str:
-    """Every metric of every group at the end of training, one a row, as a program reads it."""
+    """Every metric of every group at the end of training, one per row, as a program reads it."""
     rows = []
     for group in groups:
         names = dict.fromkeys(name for run in group.runs for name in run.metric_names())

@@ -108,7 +108,7 @@ def process_environment(kind: str) -> dict[str, str]:
 
 
 def main(kinds: Sequence[str]) -> int:
-    """Installs the compilers of these kinds; a missing package is told, and is no failure."""
+    """Installs the compilers of these kinds; a missing package is reported and not a failure."""
     for kind in kinds or KINDS:
         if kind not in KINDS:
             print(f"error: {kind!r} is not a compiler; choose from {', '.join(KINDS)}")

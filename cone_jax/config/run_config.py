@@ -48,7 +48,11 @@ def default() -> ConfigDict:
 
 
 def get_field(config: ConfigDict, field: str) -> Any:
-    """The value of ``section.field``."""
+    """The value of `field`, which is its full name.
+
+    >>> get_field(default(), "bank.size")
+    65536
+    """
     value = config
     for part in field.split("."):
         value = value[part]
@@ -56,7 +60,13 @@ def get_field(config: ConfigDict, field: str) -> Any:
 
 
 def leave_open(config: ConfigDict, *fields: str) -> None:
-    """Lets the number of images and the budget decide `fields`, as long as nobody sets them."""
+    """Lets the number of images and the budget decide `fields`, as long as nobody sets them.
+
+    >>> config = default()
+    >>> leave_open(config, "epochs")
+    >>> open_fields(config)
+    ('epochs',)
+    """
     config.derive = tuple((field, get_field(config, field)) for field in fields)
 
 
@@ -102,15 +112,15 @@ def _linear_stage(config: ConfigDict) -> ConfigDict:
     return stage.lock()
 
 
-PRESETS = ("official", "paper")
+PRESETS = ("official", "paper")  # the released code, and the text of the paper
 
-Option = Callable[[ConfigDict], object]
+Option = Callable[[ConfigDict], object]  # changes a config in place
 
 
 def apply_preset(config: ConfigDict, preset: str) -> ConfigDict:
-    """Sets every field on which the paper's text and its released code disagree.
+    """The config with every field as `preset` has it where paper and released code disagree.
 
-    Learning-rate warm-up is not among them: its length belongs to the recipe.
+    Warm-up of the learning rate is not among them: its length belongs to the recipe.
 
     >>> apply_preset(default(), "paper").model.classifier
     'cosine'
@@ -136,7 +146,7 @@ def apply_options(
     options: str,
     recipe_options: Mapping[str, Option] | None = None,
 ) -> ConfigDict:
-    """Applies what follows the colon in ``--config=configs/x.py:a,b`` and locks the config.
+    """The config with what follows the colon in ``--config=configs/x.py:a,b``, locked.
 
     Every recipe understands the names of the objectives, which replace CoNe in the same recipe,
     CoNe's variants and the presets. They take effect in this order, whatever the order they are
@@ -171,7 +181,13 @@ def apply_options(
 
 
 def use_objective(config: ConfigDict, name: str) -> None:
-    """Chooses the method, and what it cannot do without: views, heads, a classifier's form."""
+    """Chooses the method `name`, and what it needs: views, heads, a classifier's form.
+
+    >>> config = default()
+    >>> use_objective(config, "nnclr")
+    >>> config.data.views, config.model.predictor
+    (2, True)
+    """
     config.objective.name = name
     needs = objectives.chosen(config.objective).needs
     config.data.views = 1 if needs.views == "any" else 2

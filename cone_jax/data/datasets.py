@@ -51,7 +51,7 @@ def open_dataset(data: ConfigDict) -> Dataset:
         try:
             name.encode()
         except UnicodeEncodeError as error:  # how Python shows bytes that are no UTF-8
-            raise UserError(f"data: the class name {name!r} is no UTF-8 text; rename it") from error
+            raise UserError(f"data: the class name {name!r} is not UTF-8; rename it") from error
     if data.num_classes not in (0, dataset.num_classes):
         raise UserError(
             f"data.num_classes ({data.num_classes}) must be {dataset.num_classes}, "

@@ -50,9 +50,20 @@ class FrozenLayers(Layers):
 
 
 class Backbone(nn.Module):
-    """The stem (stage 0) and the four stages of a ResNet."""
+    """The stem (stage 0) and the four stages of a ResNet.
 
-    settings: Settings
+    Reference: He et al., "Deep Residual Learning for Image Recognition", arXiv 1512.03385.
+
+    >>> backbone = Backbone(Settings.detectron2(backbone="resnet18", width=8))
+    >>> image = jnp.zeros((1, 64, 64, 3))
+    >>> outputs, _ = jax.eval_shape(
+    ...     lambda key: backbone.init_with_output(key, image, train=False), jax.random.key(0)
+    ... )
+    >>> [output.shape[1] for output in outputs]
+    [16, 16, 8, 4, 2]
+    """
+
+    settings: Settings  # architecture, width, and what is frozen
 
     @nn.compact
     def __call__(
@@ -113,6 +124,13 @@ def head_layers(settings: Settings) -> Layers:
 
 def is_frozen(settings: config_sections.Detector, path: Sequence[str]) -> bool:
     """Whether the parameter at `path` is a constant: neither gradient nor weight decay moves it.
+
+    Args:
+        settings: of the detector.
+        path: the names that lead to the parameter.
+
+    Returns:
+        True for what `freeze_at` and frozen BatchNorm take out of training.
 
     >>> settings = Settings.detectron2()
     >>> is_frozen(settings, ["backbone", "layer1_0", "conv1", "kernel"])

@@ -22,14 +22,20 @@ class GroundTruth:
 
     `classes` are 1 to the number of classes. Crowds are valid objects that no box is matched with.
     `masks` are 0 to 1, or 0 to 255 as bytes.
+
+    >>> one = jnp.ones((1, 1), bool)
+    >>> box = jnp.array([[[0.0, 0.0, 4.0, 4.0]]])
+    >>> truth = GroundTruth(box, one.astype(int), one, ~one, jnp.ones((1, 1, 28, 28)), box)
+    >>> truth.masks.shape
+    (1, 1, 28, 28)
     """
 
-    boxes: Float[Array, "B G 4"]
-    classes: Int[Array, "B G"]
-    valid: Bool[Array, "B G"]
-    crowd: Bool[Array, "B G"]
-    masks: Float[Array, "B G h w"] | UInt8[Array, "B G h w"]
-    mask_frames: Float[Array, "B G 4"]
+    boxes: Float[Array, "B G 4"]  # x0, y0, x1, y1 in pixels of the padded image
+    classes: Int[Array, "B G"]  # 1 to C
+    valid: Bool[Array, "B G"]  # whether the place holds an object
+    crowd: Bool[Array, "B G"]  # whether it stands for a crowd
+    masks: Float[Array, "B G h w"] | UInt8[Array, "B G h w"]  # the object in its frame
+    mask_frames: Float[Array, "B G 4"]  # the box that each mask covers
 
     @classmethod
     def from_batch(cls, batch: Mapping[str, jax.Array]) -> "GroundTruth":
@@ -45,11 +51,11 @@ class Detections:
     `pasting` brings them into the image.
     """
 
-    boxes: Float[Array, "B D 4"]
-    scores: Float[Array, "B D"]
-    classes: Int[Array, "B D"]
-    valid: Bool[Array, "B D"]
-    masks: Float[Array, "B D M M"]
+    boxes: Float[Array, "B D 4"]  # x0, y0, x1, y1
+    scores: Float[Array, "B D"]  # probabilities of the classes
+    classes: Int[Array, "B D"]  # 1 to C
+    valid: Bool[Array, "B D"]  # whether the place holds an object
+    masks: Float[Array, "B D M M"]  # of each object's own class; M is 0 without masks
 
 
 def inside(shape: tuple[int, ...], sizes: Int[Array, "B 2"]) -> Bool[Array, "B H W"]:

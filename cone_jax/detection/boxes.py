@@ -41,7 +41,16 @@ def intersection(first: Float[Array, "N 4"], second: Float[Array, "M 4"]) -> Flo
 
 
 def iou(first: Float[Array, "N 4"], second: Float[Array, "M 4"]) -> Float[Array, "N M"]:
-    """Intersection over union of each pair; 0 for two boxes without area.
+    r"""Intersection over union of each pair; 0 for two boxes without area.
+
+    $$\mathrm{IoU}(a, b) = \frac{|a \cap b|}{|a| + |b| - |a \cap b|}$$
+
+    Args:
+        first: N boxes x0, y0, x1, y1 in pixels.
+        second: M boxes in the same form.
+
+    Returns:
+        Values from 0 to 1, N by M.
 
     >>> pair = jnp.array([[0.0, 0.0, 2.0, 2.0]]), jnp.array([[0.0, 0.0, 2.0, 1.0]])
     >>> iou(*pair).tolist()

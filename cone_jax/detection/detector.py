@@ -56,9 +56,19 @@ class Detector(nn.Module):
 
     Images [B, H, W, 3] are normalised RGB, padded at the right and at the bottom to sides that
     32 divides; `sizes` [B, 2] are their true heights and widths. The padding counts as 0.
+
+    Reference: He et al., "Mask R-CNN", arXiv 1703.06870.
+
+    >>> detector = Detector(Settings.torchvision(num_classes=2, backbone="resnet18", width=8))
+    >>> images, sizes = jnp.zeros((1, 64, 64, 3)), jnp.array([[64, 64]])
+    >>> found, _ = jax.eval_shape(
+    ...     lambda key: detector.init_with_output(key, images, sizes), jax.random.key(0)
+    ... )
+    >>> found.boxes.shape, found.masks.shape
+    ((1, 100, 4), (1, 100, 28, 28))
     """
 
-    settings: Settings
+    settings: Settings  # every number of it
     # Of a batch, what `__call__` takes beside the images.
     inputs: ClassVar[tuple[str, ...]] = ("size",)
 

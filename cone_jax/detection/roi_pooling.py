@@ -52,6 +52,9 @@ def roi_align(
         aligned: puts pixel centres at half-integers (Detectron2). Otherwise (torchvision's default)
             they lie at integers and a side counts as one cell at least.
 
+    Returns:
+        For each box a grid of C values, in the type of `features`.
+
     >>> ramp = jnp.broadcast_to(jnp.arange(8.0)[None, :, None], (8, 8, 1))
     >>> roi_align(
     ...     ramp, jnp.array([[2.0, 2.0, 6.0, 6.0]]), spatial_scale=1.0, output_size=2
@@ -80,8 +83,17 @@ def multilevel_roi_align(
 ) -> Float[Array, "N output_size output_size C"]:
     """RoIAlign from the level of a feature pyramid that suits the size of each box.
 
-    Every level contributes a product in which the weights of other levels' boxes are 0. The
-    arguments are those of `roi_align`, with one map and one scale per level, finest first.
+    Every level contributes a product in which the weights of other levels' boxes are 0.
+
+    Reference: Lin et al., "Feature Pyramid Networks for Object Detection", arXiv 1612.03144.
+
+    Args:
+        pyramid: a map per level, finest first, each half as large as the one before.
+        boxes: x0, y0, x1, y1 in pixels of the image.
+        spatial_scales: of each map, as for `roi_align`, and so are the others.
+
+    Returns:
+        For each box a grid of C values.
 
     >>> pyramid = [jnp.zeros((8, 8, 1)), jnp.ones((4, 4, 1))]
     >>> boxes = jnp.array([[0.0, 0.0, 100.0, 100.0], [0.0, 0.0, 500.0, 500.0]])
@@ -137,6 +149,16 @@ def crop_masks(
 
     A mask covers the region `frames` of the image. The frame of a bitmap of the whole image is
     (0, 0, W, H), for which the crop is exactly torchvision's (`aligned` False) or Detectron2's.
+
+    Args:
+        masks: N pictures of values from 0 to 1.
+        frames: the region that each of them covers.
+        boxes: the region wanted of each.
+        output_size: the side of the result.
+        aligned: as for `roi_align`.
+
+    Returns:
+        The share of each bin that the mask covers.
 
     >>> half = jnp.array([[[1.0, 1.0, 0.0, 0.0]] * 4])
     >>> frame = jnp.array([[10.0, 10.0, 14.0, 14.0]])

@@ -18,16 +18,19 @@ class Settings(Detector):
 
     Classes are 1 to `num_classes`, 0 is the background. BatchNorm over a batch that `jit` shards
     over devices has global statistics, which is SyncBN.
+
+    >>> Settings.detectron2("c4").strides, Settings.moco().head_norm
+    ((16,), 'batch')
     """
 
-    num_classes: int = 80
-    backbone: str = "resnet50"
+    num_classes: int = 80  # C, without the background
+    backbone: str = "resnet50"  # resnet18 to resnet152
     width: int = 64  # planes of the first stage
     dtype: str = "float32"  # of the computation; parameters are float32
     platform: str = ANY_PLATFORM  # that programs are compiled for; see models.build
     remat: bool = False  # residual blocks are computed again in the backward pass
-    bn_momentum: float = 0.9
-    bn_groups: int = 1
+    bn_momentum: float = 0.9  # weight of BatchNorm's old running statistics
+    bn_groups: int = 1  # parts of a batch with statistics of their own
 
     @classmethod
     def of_config(
@@ -97,6 +100,7 @@ class Settings(Detector):
 
     @property
     def compute_dtype(self) -> Any:
+        """`dtype`, as JAX knows it."""
         return jnp.dtype(self.dtype)
 
     @property

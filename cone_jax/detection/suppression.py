@@ -34,13 +34,16 @@ def nms(
 ) -> tuple[Int[Array, " max_outputs"], Bool[Array, " max_outputs"]]:
     """Keeps boxes greedily by score: each drops those that overlap it by more than the threshold.
 
-    Returns indices into `boxes`, best first, and which of them are valid; invalid ones are 0. Of
-    equal scores the lower index comes first, as in torchvision. A score of -inf (or NaN) marks a
-    box that does not exist. Only boxes of the same group suppress each other, e.g. of one class
-    or one level; comparing groups costs less precision than the usual shift of coordinates.
+    Args:
+        boxes: N boxes x0, y0, x1, y1.
+        scores: -inf (or NaN) marks a box that does not exist.
+        iou_threshold: the largest `iou` that two kept boxes may have.
+        max_outputs: places in the result.
+        groups: only boxes of one group suppress each other, such as those of a class or a level.
 
-    Tiles of sorted boxes are decided in turn, until `max_outputs` are found: what earlier tiles
-    kept suppresses first, then the tile is iterated until nothing changes, the greedy result.
+    Returns:
+        Indices into `boxes`, best first, and which of them are valid; invalid ones are 0. Of equal
+        scores the lower index comes first, as in torchvision.
 
     >>> boxes = jnp.array([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.0], [5.0, 5.0, 6.0, 6.0]])
     >>> index, valid = nms(boxes, jnp.array([0.8, 0.9, 0.5]), iou_threshold=0.5, max_outputs=3)
@@ -50,14 +53,8 @@ def nms(
     number = boxes.shape[0]
     if number == 0:
         return jnp.zeros(max_outputs, jnp.int32), jnp.zeros(max_outputs, bool)
-    # A traced order cannot sort NumPy's arrays.
-    boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
-    groups = jnp.zeros(number, jnp.int32) if groups is None else jnp.asarray(groups, jnp.int32)
     tile = min(TILE, number)
-    scores, order = lax.top_k(jnp.where(jnp.isnan(scores), -jnp.inf, scores), number)
-    missing = (0, -number % tile)
-    exists, sorted_groups = jnp.pad(scores > -jnp.inf, missing), jnp.pad(groups[order], missing)
-    sorted_boxes = jnp.pad(boxes[order], (missing, (0, 0)))
+    order, exists, sorted_boxes, sorted_groups = _best_first(boxes, scores, groups, tile)
 
     def unfinished(kept: _Kept) -> Array:
         start = jnp.minimum(kept.tile * tile, number - 1)
@@ -82,8 +79,30 @@ def nms(
             kept.groups.at[target].set(group, mode="drop"),
         )
 
+    # Tiles of sorted boxes are decided in turn, until enough are found: what earlier tiles kept
+    # suppresses first, then the tile is iterated until nothing changes, the greedy result.
     kept = lax.while_loop(unfinished, next_tile, _nothing(max_outputs))
     return _indices(kept, order)
+
+
+def _best_first(
+    boxes: Float[Array, "N 4"],
+    scores: Float[Array, " N"],
+    groups: Int[Array, " N"] | None,
+    tile: int,
+) -> tuple[Array, Array, Array, Array]:
+    """The order of scores; then, in that order and padded to tiles, what exists, boxes, groups.
+
+    Groups are compared: that costs less precision than the usual shift of coordinates.
+    """
+    # A traced order cannot sort NumPy's arrays.
+    boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
+    number = len(boxes)
+    groups = jnp.zeros(number, jnp.int32) if groups is None else jnp.asarray(groups, jnp.int32)
+    scores, order = lax.top_k(jnp.where(jnp.isnan(scores), -jnp.inf, scores), number)
+    missing = (0, -number % tile)
+    exists, sorted_groups = jnp.pad(scores > -jnp.inf, missing), jnp.pad(groups[order], missing)
+    return order, exists, jnp.pad(boxes[order], (missing, (0, 0))), sorted_groups
 
 
 def _nothing(max_outputs: int) -> _Kept:

@@ -23,16 +23,24 @@ class ExportedModel:
     one picture of any size, uint8 [H, W, 3], and return [1, C].
     """
 
-    logits: Callable[[np.ndarray], np.ndarray]
-    metadata: ExportMetadata
-    probabilities: Callable[[np.ndarray], np.ndarray] | None = None
+    logits: Callable[[np.ndarray], np.ndarray]  # images to [B, C]
+    metadata: ExportMetadata  # what its description says
+    probabilities: Callable[[np.ndarray], np.ndarray] | None = None  # a picture to [1, C]
 
 
 def open_export(directory: Path | str) -> ExportedModel:
     """Opens an export by what its description says, and nothing else.
 
+        model = interop.open_export("runs/birds/exports/onnx")
+        logits = model.logits(images)  # float32 [B, S, S, 3] to [B, C]
+
+    `export` has an example that runs.
+
     Args:
         directory: of one export, such as ``runs/birds/exports/onnx``.
+
+    Returns:
+        A function of normalised images, and what the export says about itself.
     """
     directory = storage.path(directory)
     content, spec, data = metadata.read(directory)

@@ -205,6 +205,7 @@ def _reload_detectron2(bundle: Bundle, directory: Path, images: np.ndarray) -> n
     return exported_model.network_logits(bundle.encoder, variables)(images)
 
 
+# The formats by name: the file of each, how it is written, and how it is read back.
 FORMATS = {
     "safetensors": Format("model.safetensors", _write_safetensors, _reload, named=True),
     "pth": Format("model.pth", _write_torch, _reload, named=True),

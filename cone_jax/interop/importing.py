@@ -44,10 +44,15 @@ POSITIONS = re.compile(_WRAPPED + r"(pos_embed|encoder\.pos_embedding)|\w+/backb
 
 @dataclasses.dataclass(frozen=True)
 class ImportReport:
-    """What became of every name. Ours are paths such as ``params/classifier/bias``."""
+    """What became of every name. Ours are paths such as ``params/classifier/bias``.
 
-    source: str
-    layout: str
+    >>> report = ImportReport("resnet50.pth", "torchvision", missing=("params/classifier/bias",))
+    >>> report.complete, report.summary()
+    (False, 'resnet50.pth (torchvision names): 1 missing')
+    """
+
+    source: str  # the file
+    layout: str  # whose names it has
     mapped: tuple[tuple[str, str], ...] = ()  # ours, theirs
     resized: tuple[str, ...] = ()  # of those: positions interpolated to another grid
     reinitialised: tuple[str, ...] = ()  # ours; the classifier of another number of classes
@@ -89,11 +94,16 @@ class ImportReport:
 
 
 class IncompleteImport(UserError):  # noqa: N818 - as its base, it names the user's situation
-    """A strict import that left something over; `report` says what."""
+    """A strict import that left something over; `report` says what.
+
+    Args:
+        message: one line for the user.
+        report: what became of every name.
+    """
 
     def __init__(self, message: str, report: ImportReport) -> None:
         super().__init__(message)
-        self.report = report
+        self.report = report  # what became of every name
 
 
 def load_initial(
@@ -102,6 +112,9 @@ def load_initial(
     """`variables` with the weights at `path` in place of their values.
 
     A classifier for another number of classes keeps the value it has in `variables`.
+
+        variables, report = interop.load_initial("resnet50.pth", encoder, variables, strict=False)
+        print(report.table())
 
     Args:
         path: a ``.safetensors`` or ``.pth`` file with torchvision's, timm's or the released CoNe

@@ -2,7 +2,7 @@
 
 A rule maps the path of a module below the backbone, joined by "/", to its name; the first match
 counts. A layout has the rules of a family, the name of its classifier, and what follows a module's
-name for parameters that are no kernel, scale or bias.
+name for parameters that are neither kernel nor scale nor bias.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -25,12 +25,16 @@ class ExportMetadata:
     """How pictures become input, and what the outputs mean.
 
     Input is float32 [B, image_size, image_size, 3], RGB: pixels in [0, 1], less `mean`, by `std`.
+
+    >>> data = ExportMetadata(("owl", "tit"), 224, mean=(0.5,) * 3, std=(0.25,) * 3)
+    >>> data.complete_transforms()
+    ('resize(224)', 'centre_crop(224)')
     """
 
-    class_names: tuple[str, ...]
-    image_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    class_names: tuple[str, ...]  # in the order of the logits
+    image_size: int  # the side in pixels
+    mean: tuple[float, ...]  # of each channel, for pixels in [0, 1]
+    std: tuple[float, ...]  # of each channel
     transforms: tuple[str, ...] = ()  # from a decoded picture to uint8 of that size
     pixels: str = "exact"  # how these are computed: `test_pixels` of a config's section data
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # run, step, scores ...
@@ -73,7 +77,7 @@ def read(directory: Path) -> tuple[dict[str, Any], ModelSpec, ExportMetadata]:
             raise ValueError(f"file {content['file']!r} is not beside it")
         spec, described = parse(content)
     except FileNotFoundError:
-        raise UserError(f"{directory} is no export: it has no {FILE}") from None
+        raise UserError(f"{directory} is not an export: it has no {FILE}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{directory / FILE} is damaged ({error!r}); export again") from error
     return content, spec, described

@@ -30,6 +30,10 @@ class MemoryBank(flax.struct.PyTreeNode):
 
     A bank that is split over n devices has its columns padded to a multiple of n rows; the
     padding is never written and never valid.
+
+    >>> bank = init(size=3, dim=2, num_classes=0)
+    >>> bank.size, bank.features.shape
+    (3, (3, 2))
     """
 
     features: Float[Array, "K D"]  # unit norm, float32
@@ -51,6 +55,7 @@ class MemoryBank(flax.struct.PyTreeNode):
 
     @property
     def size(self) -> int:
+        """K, without the padding."""
         return self.features.shape[0] if self.capacity is None else self.capacity
 
 
@@ -77,6 +82,9 @@ def init(
         keep_norms: remembers the lengths of embeddings, so that probabilities can be recomputed.
         recall_target: below 1, neighbours are chosen approximately; this share is to be right.
 
+    Returns:
+        A bank whose rows are all empty.
+
     >>> bank = init(size=8, dim=2, num_classes=10)
     >>> bank.size, int(bank.filled), bank.labels.tolist()
     (8, 0, [-1, -1, -1, -1, -1, -1, -1, -1])
@@ -102,6 +110,13 @@ def init_official(rng: jax.Array, bank: MemoryBank) -> MemoryBank:
 
     Random unit features, all of class 0, with Gaussian "probabilities". Kept for parity; it
     does harm until ``size`` keys have been enqueued.
+
+    Args:
+        rng: draws the noise.
+        bank: of `init`; gives the shapes.
+
+    Returns:
+        A bank whose K rows are all valid.
 
     >>> bank = init_official(jax.random.key(0), init(3, dim=2, num_classes=2))
     >>> bank.labels.tolist(), int(bank.filled)
@@ -196,6 +211,13 @@ def _write(bank: MemoryBank, values: dict[str, Array], rows: Int[Array, " B"]) -
 
 def shardings(bank: MemoryBank, mesh: Mesh) -> MemoryBank:
     """Where each array of the bank is to be: rows as the bank says, the counters everywhere.
+
+    Args:
+        bank: the arrays, or their shapes.
+        mesh: the devices.
+
+    Returns:
+        A bank that holds a sharding in the place of each array.
 
     >>> mesh = jax.make_mesh((1,), ("data",))
     >>> places = shardings(init(3, dim=2, num_classes=2, mesh=mesh, split=True), mesh)

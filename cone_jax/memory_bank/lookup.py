@@ -33,7 +33,12 @@ Classify = Callable[[jax.Array], jax.Array]
 
 
 class Neighbours(NamedTuple):
-    """The k nearest bank rows of each query, most similar first."""
+    """The k nearest bank rows of each query, most similar first.
+
+    >>> from cone_jax.memory_bank import init
+    >>> neighbours(init(size=4, dim=2, num_classes=0), jnp.eye(2), k=3).similarity.shape
+    (2, 3)
+    """
 
     similarity: Float[Array, "B k"]  # 0 where not valid
     labels: Int[Array, "B k"]  # -1 where not valid
@@ -54,6 +59,13 @@ def valid_rows(
 ) -> Bool[Array, "#B K"]:
     """Which rows each query may see: those written, without its own record's older copies.
 
+    Args:
+        bank: K rows.
+        exclude_ids: the record of each query, whose rows it must not see; `NO_ID` for none.
+
+    Returns:
+        A mask of one row for all queries, or of one row per query with `exclude_ids`.
+
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = enqueue(init(3, 2, 0), jnp.eye(2), jnp.array([7, 8]), None, ids=jnp.array([0, 1]))
     >>> valid_rows(bank).tolist(), valid_rows(bank, jnp.array([1])).tolist()
@@ -72,6 +84,9 @@ def similarity(bank: MemoryBank, queries: Float[Array, "B D"]) -> Float[Array, "
     Args:
         bank: K rows.
         queries: B rows of unit length.
+
+    Returns:
+        Float32, B by K. Rows that were never written have cosine 0: see `valid_rows`.
 
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = enqueue(init(2, 2, 0), jnp.eye(2), jnp.array([7, 8]), None)
@@ -97,6 +112,9 @@ def neighbours(
         k: how many.
         exclude_ids: hides from each query the rows of the same record.
         same_class: the label of each query, which then sees the rows of that label only.
+
+    Returns:
+        Cosines, labels, validity and places, all B by k.
 
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = init(size=4, dim=2, num_classes=2)
@@ -176,6 +194,14 @@ def all_rows(
     exclude_ids: Int[Array, " B"] | None = None,
 ) -> Neighbours:
     """Every row as a neighbour, in bank order: the whole bank as anchors.
+
+    Args:
+        bank: K rows.
+        queries: B rows of unit length; gradients reach them through the cosines.
+        exclude_ids: hides from each query the rows of the same record.
+
+    Returns:
+        Cosines, labels, validity and places, all B by K.
 
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = enqueue(init(3, 2, 0), jnp.eye(2), jnp.array([7, 8]), None)
@@ -299,6 +325,15 @@ def recall(
     exclude_ids: Int[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
     """The share of the true k nearest rows that `neighbours` finds: 1 unless it approximates.
+
+    Args:
+        bank: K rows.
+        queries: B rows of unit length.
+        k: how many neighbours.
+        exclude_ids: hides from each query the rows of the same record.
+
+    Returns:
+        One share for all queries together.
 
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = enqueue(init(3, 2, 0), jnp.eye(2), jnp.array([7, 8]), None)

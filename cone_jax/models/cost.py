@@ -22,6 +22,9 @@ def abstract_variables(encoder: Encoder, image_size: int) -> Any:
         encoder: the network.
         image_size: the side of its input in pixels.
 
+    Returns:
+        A tree of shapes and types; nothing is computed.
+
     >>> from cone_jax import models
     >>> shapes = abstract_variables(models.create("resnet18", 10, projection=None), 224)
     >>> shapes["params"]["classifier"]["kernel"].shape
@@ -41,6 +44,9 @@ def parameters(encoder: Encoder, image_size: int) -> int:
         encoder: the network.
         image_size: the side of its input in pixels; a transformer's positions depend on it.
 
+    Returns:
+        A plain number.
+
     >>> from cone_jax import models
     >>> parameters(models.create("resnet50", 1000, projection=None), 224)
     25557032
@@ -55,6 +61,9 @@ def multiply_accumulates(encoder: Encoder, image_size: int) -> int:
     Args:
         encoder: the network.
         image_size: the side of its input in pixels.
+
+    Returns:
+        A plain number, without BatchNorm, activations and pooling.
 
     >>> from cone_jax import models
     >>> round(multiply_accumulates(models.create("resnet50", 1000, projection=None), 224) / 1e9, 2)

@@ -40,14 +40,18 @@ class Projection:
 
     `hidden` None means ``max(2 d, 4096)``, the released code's rule. SupCon's TensorFlow code
     scales the head's input to unit norm, NNCLR has a BatchNorm after the last Linear too.
+
+    >>> encoder = create("resnet8", 10, stem="cifar", projection=Projection(dim=64, hidden=128))
+    >>> encoder.spec.projection.dim
+    64
     """
 
-    dim: int = 256
-    hidden: int | None = None
-    layers: int = 1
-    batch_norm: bool = True
-    normalise_input: bool = False
-    output_batch_norm: bool = False
+    dim: int = 256  # D, the width of the embedding
+    hidden: int | None = None  # width of the hidden blocks
+    layers: int = 1  # how many of them
+    batch_norm: bool = True  # in the hidden blocks
+    normalise_input: bool = False  # features are scaled to unit norm first
+    output_batch_norm: bool = False  # one more BatchNorm, at the end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +61,14 @@ class Classifier:
     `input` is the embedding (default) or the pooled features. `kind` "linear" takes it as it
     is; "cosine" scales it to unit norm first (the paper's equations), and the lengths of the
     centres are the learned scale.
+
+    >>> create("resnet8", 10, classifier=Classifier(kind="cosine", bias=False)).spec.classifier.bias
+    False
     """
 
-    input: ClassifierInput = "embedding"
-    kind: ClassifierKind = "linear"
-    bias: bool = True
+    input: ClassifierInput = "embedding"  # or "features"
+    kind: ClassifierKind = "linear"  # or "cosine"
+    bias: bool = True  # each centre has one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +80,14 @@ class ModelSpec:
     True
     """
 
-    name: str
-    num_classes: int
-    stem: str = "imagenet"
-    projection: Projection | None = Projection()
-    classifier: Classifier = Classifier()
+    name: str  # one of `names`
+    num_classes: int  # C
+    stem: str = "imagenet"  # or "cifar", for small images
+    projection: Projection | None = Projection()  # None: the classifier sees pooled features
+    classifier: Classifier = Classifier()  # what the class centres see
     predictor: Projection | None = None  # a second head, on the embedding
-    dtype: str = "float32"
-    options: tuple[tuple[str, Any], ...] = ()
+    dtype: str = "float32"  # what the network computes in
+    options: tuple[tuple[str, Any], ...] = ()  # keywords of `create`, by name
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -121,11 +128,20 @@ class ProjectionHead(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Backbone + projection head + classifier. Without a projection the embedding is d wide."""
+    """Backbone + projection head + classifier. Without a projection the embedding is d wide.
 
-    backbone: nn.Module
-    spec: ModelSpec
-    make: Layers
+    >>> encoder = create("resnet8", 10, stem="cifar", width=4)
+    >>> images = jnp.zeros((2, 32, 32, 3))
+    >>> out, variables = jax.eval_shape(
+    ...     lambda key: encoder.init_with_output(key, images, train=False), jax.random.key(0)
+    ... )
+    >>> out.features.shape, out.embedding.shape, out.logits.shape
+    ((2, 16), (2, 256), (2, 10))
+    """
+
+    backbone: nn.Module  # images to pooled features
+    spec: ModelSpec  # what it is
+    make: Layers  # the layers of its heads
     # Columns of a batch that a network is shown beside the images; a detector has one.
     inputs: ClassVar[tuple[str, ...]] = ()
 
@@ -195,6 +211,9 @@ BACKBONES = Registry("network", "cone_jax.models", _OWN)
 def names() -> tuple[str, ...]:
     """All architectures that `create` knows.
 
+    Returns:
+        Names in the order of the list of networks.
+
     >>> names()[:3]
     ('resnet8', 'resnet14', 'resnet20')
     """
@@ -257,7 +276,19 @@ def create(
 
 
 def from_settings(settings: Model, num_classes: int, platform: str | None = None) -> Encoder:
-    """The encoder that the section ``model`` of a config describes (see `build`)."""
+    """The encoder that the section ``model`` of a config describes (see `build`).
+
+    Args:
+        settings: the section, typed.
+        num_classes: C.
+        platform: see `build`.
+
+    Returns:
+        A Flax module that maps images to an `EncoderOutput`.
+
+    >>> from_settings(Model(name="resnet8", stem="cifar"), 10).spec.num_classes
+    10
+    """
     projection = predictor = None
     if settings.projection:
         projection = Projection(
@@ -296,6 +327,9 @@ def build(spec: ModelSpec, *, platform: str | None = None) -> Encoder:
         platform: what its programs will be compiled for: ``cpu``, ``gpu``, ``tpu`` or
             `ANY_PLATFORM`; None: JAX's default backend, now. It decides the form of operations,
             never their results, and is not part of what a network is.
+
+    Returns:
+        A Flax module that maps images to an `EncoderOutput`.
 
     >>> build(ModelSpec("resnet8", 10)).spec.num_classes
     10

@@ -24,33 +24,44 @@ MODEL_CONFIG = "folder"  # of the data that published weights are evaluated on
 
 # Flags that only some modes read: default and help.
 FLAGS = {
-    "step": ("latest", "checkpoint to use: a step, 'latest' (default) or 'best'"),
-    "evaluators": ("", "what to measure, as in config.evaluation.evaluators; default: the run's"),
-    "corrupted": ("", "corrupted pictures: a TFDS set or a folder; default: made from the run's"),
-    "baseline": ("", "of corruption errors: 'alexnet' (default for ImageNet) or another run"),
-    "frost": ("auto", "the benchmark's photographs of frost: a folder, or 'generated' for none"),
-    "model": ("", "weights in place of a run: timm:NAME, hf://OWNER/NAME, a file or an export"),
-    "format": ("safetensors", "of an export"),
-    "push": ("", "hf://OWNER/NAME: the repository to push to in place of an export, after asking"),
-    "license": ("", "of what is pushed, such as apache-2.0; default: that of --model's weights"),
-    "yes": ("", "push without asking"),
-    "images": ("", "pictures to classify: files or folders, joined by commas"),
-    "output": ("", "file or folder to write to, where a mode's default does not suit"),
-    "coordinator": ("", "host:port of process 0, when several processes share a run"),
-    "num_processes": ("", "how many they are (SLURM, MPI and TPU pods are recognised)"),
-    "process_id": ("", "which of them this is, from 0"),
-    "address": (
-        "127.0.0.1:8000",
-        "of --mode=serve; other hosts than 127.0.0.1 open it to others",
+    "step": ("latest", "which checkpoint: a step, 'latest' (default) or 'best'"),
+    "evaluators": ("", "what to measure; default: the config's evaluation.evaluators"),
+    "corrupted": (
+        "",
+        "corrupted pictures, a TFDS set or a folder; default: made from the run's own",
     ),
-    "folds": ("4", "of --mode=label_errors: networks to train; 0: the run's own judges itself"),
-    "workdirs": ("", "several runs, joined by commas, to be seen side by side"),
-    "sweep": ("", "a table to fill with runs: a name or file in configs/sweeps/, then :OPTIONS"),
-    "jobs": ("1", "runs of a sweep at a time"),
+    "baseline": ("", "what errors are relative to: 'alexnet' (ImageNet's default), or another run"),
+    "frost": ("auto", "a folder with the benchmark's photographs of frost, or 'generated'"),
+    "folds": ("4", "networks that label_errors trains; with 0 the run judges its own labels"),
+    "model": ("", "weights instead of a run: timm:NAME, hf://OWNER/NAME, a file or an export"),
+    "format": (
+        "safetensors",
+        "safetensors (default), pth, onnx, onnx_pixels, stablehlo, orbax, detectron2",
+    ),
+    "push": ("", "upload to hf://OWNER/NAME instead of exporting to a disk; asks first"),
+    "license": ("", "licence of what is uploaded, such as apache-2.0; default: that of --model"),
+    "yes": ("", "upload without asking"),
+    "images": ("", "pictures to predict: files or folders, joined by commas"),
+    "output": ("", "the file or folder to write, instead of the mode's default"),
+    "address": ("127.0.0.1:8000", "where serve listens; only this machine can reach the default"),
+    "workdirs": ("", "several runs, joined by commas, for analyze, compare and transfer"),
+    "sweep": ("", "the table to fill: its name or file in configs/sweeps/, then :OPTIONS"),
+    "jobs": ("1", "how many runs of a sweep train at the same time"),
     "topology": ("", "accelerators to compile for, such as v5e:4x4, v5p:2x2x2 or h100:8"),
-    "slices": ("1", "TPU slices of that topology"),
-    "train_images": ("", "how many there are, where neither the data nor their name say it"),
-    "cures": ("list", "of what does not fit: 'list', or 'compile' to see what each field saves"),
+    "slices": ("1", "how many TPU slices of that topology"),
+    "train_images": ("", "number of training images, where the data set is not at hand"),
+    "cures": ("list", "if it does not fit: 'list' fields to change, or 'compile' each of them"),
+    "coordinator": ("", "HOST:PORT of process 0, when several processes share a run"),
+    "num_processes": ("", "how many processes share it; SLURM, MPI and TPU pods are recognised"),
+    "process_id": ("", "which of them this is, counted from 0"),
+}
+# What the flags from each of these on are for.
+_HEADINGS = {
+    "step": "judging a run",
+    "model": "weights, exports and predictions",
+    "workdirs": "several runs",
+    "topology": "compile",
+    "coordinator": "several processes",
 }
 
 
@@ -153,7 +164,10 @@ def help_text(modes: Mapping[str, str]) -> str:
     """What ``--help`` prints."""
     width = max(map(len, modes))
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in modes.items())
-    own_flags = "\n".join(f"  --{name:<20}{text}" for name, (_, text) in FLAGS.items())
+    own_flags = "\n".join(
+        (f"\n{_HEADINGS[name]}\n" if name in _HEADINGS else "") + f"  --{name:<20}{text}"
+        for name, (_, text) in FLAGS.items()
+    )
     command = shlex.join(program())
     return _HELP.format(modes=listing, config=DEFAULT_CONFIG, flags=own_flags, command=command)
 
@@ -167,20 +181,21 @@ _HELP = textwrap.dedent("""\
     {modes}
 
     flags
-      --mode                the mode, where it is not the first word; default train
-      --config              a recipe by name or file, its options after a colon; default {config}
-      --config.FIELD=VALUE  changes one field of the recipe, e.g. --config.bank.size=4096
-      --workdir             where everything of the run goes; default runs/<recipe>
+      --mode                the mode, if it is not the first word; default train
+      --config              a recipe by name or file, with options after a colon; default {config}
+      --config.FIELD=VALUE  changes one field of the recipe, such as --config.bank.size=4096
+      --workdir             the folder that holds everything about a run; default runs/<recipe>
     {flags}
 
     examples
       {command}
       {command} --config=digits:cross_entropy
       {command} evaluate --workdir=runs/digits --step=best
+      {command} predict --workdir=runs/digits --images=photos/
 
-    A run that was interrupted goes on when it is started again with the same flags.
-    Fields and their meaning: docs/fields.md.
-    Exit codes: 0 done, 1 failed, 2 your input.
+    To continue an interrupted run, give the same command again.
+    docs/fields.md explains every field.
+    Exit codes: 0 done, 1 failed, 2 wrong input.
     """)
 
 

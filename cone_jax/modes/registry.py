@@ -35,29 +35,41 @@ class Mode(NamedTuple):
 
 
 MODES = {
-    "train": Mode(train.train, "train a recipe, or go on with an interrupted run (default)", True),
-    "preview": Mode(data.preview, "draw training samples of a recipe, or a run's batch of --step"),
-    "check": Mode(data.check, "look at every picture of a recipe's data set for problems"),
-    "prepare": Mode(data.prepare, "bring a recipe's TFDS data set into the form training reads"),
-    "pack": Mode(data.pack, "pack a recipe's image folder into few large files, below --output"),
+    "train": Mode(train.train, "train a recipe, or continue an interrupted run (default)", True),
+    "preview": Mode(data.preview, "draw training samples as the network sees them"),
+    "check": Mode(
+        data.check, "look for damaged pictures, duplicates and other problems in the data"
+    ),
+    "prepare": Mode(data.prepare, "convert a TFDS data set to the form that training reads"),
+    "pack": Mode(data.pack, "pack a folder of images into a few large files below --output"),
     "compile": Mode(
-        compile.compile_run, "what --topology's compiler says of a recipe, without one"
+        compile.compile_run,
+        "ask the compiler of a TPU or GPU what a recipe needs, without having one",
     ),
-    "evaluate": Mode(evaluate.evaluate, "score a checkpoint of --workdir by --evaluators", True),
+    "evaluate": Mode(
+        evaluate.evaluate, "measure accuracy and more on a checkpoint of --workdir", True
+    ),
     "label_errors": Mode(
-        label_errors.find_label_errors, "rank the labels of --workdir's data by doubt: a page"
+        label_errors.find_label_errors,
+        "find labels that are probably wrong, worst first, on a page to correct them",
     ),
-    "robustness": Mode(robustness.robustness, "a checkpoint on corrupted test pictures", True),
+    "robustness": Mode(
+        robustness.robustness,
+        "test a checkpoint on blurred, noisy and otherwise corrupted pictures",
+        True,
+    ),
     "probe": Mode(
-        probe.probe, "nearest neighbours and linear classifiers on frozen features", True
+        probe.probe, "measure frozen features with nearest neighbours and linear classifiers", True
     ),
-    "transfer": Mode(transfer.transfer, "fine-tune --config.init_from: configs/transfer.py:SET"),
+    "transfer": Mode(
+        transfer.transfer, "fine-tune --config.init_from on another data set, with a grid search"
+    ),
     "weights": Mode(weights.weights, "list published weights; --model=PART searches"),
-    "export": Mode(export.export, "write a checkpoint of --workdir as --format, or --push it"),
-    "predict": Mode(predict.predict, "classify --images with --workdir (run, export) or --model"),
-    "serve": Mode(serve.serve, "a local web page for --workdir: drop a picture, see its classes"),
-    "report": Mode(report.report, "write the report of --workdir, finished or not"),
-    "analyze": Mode(analyze.analyze, "draw the paper's figures of --workdir, or of --workdirs"),
-    "compare": Mode(compare.compare, "put --workdirs side by side: table and curves"),
-    "sweep": Mode(sweep.sweep, "fill a table with runs: --sweep=configs/sweeps/FILE"),
+    "export": Mode(export.export, "write a checkpoint as --format, or upload it with --push"),
+    "predict": Mode(predict.predict, "classify --images, or find objects on them"),
+    "serve": Mode(serve.serve, "open a local web page: drop a picture, see its classes"),
+    "report": Mode(report.report, "write the report of a run, finished or not"),
+    "analyze": Mode(analyze.analyze, "draw the paper's figures for one run or several"),
+    "compare": Mode(compare.compare, "compare --workdirs in a table and in curves"),
+    "sweep": Mode(sweep.sweep, "train the runs of --sweep and fill a table with their results"),
 }

@@ -1,6 +1,6 @@
 """Classifiers that ask for a margin, as pure functions on arrays.
 
-The same contract as `cone_jax.losses`: one value a row, ``[B]``, float32, finite gradients.
+The same contract as `cone_jax.losses`: one value per row, ``[B]``, float32, finite gradients.
 Shapes: B rows of a batch, D input of the classifier, C classes.
 """
 

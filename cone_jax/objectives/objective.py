@@ -37,10 +37,14 @@ Layer = Literal["images", "features"]
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What the trainer has to provide beside the query's outputs and the labels."""
+    """What the trainer has to provide beside the query's outputs and the labels.
 
-    labels: LabelKind = "class"
-    views: Views = "any"
+    >>> create("cone", {}).needs.bank, create("cross_entropy", {}).needs.bank
+    (True, False)
+    """
+
+    labels: LabelKind = "class"  # or "objects", for a detector
+    views: Views = "any"  # what becomes of a sample's augmented views
     key: bool = False  # a forward pass of the momentum network, and its upkeep
     # A memory bank, filled with the keys. Without a momentum network: with the query's own
     # embeddings, of the first views where views are rows.
@@ -64,21 +68,21 @@ class Needs:
 class MixedLabels(NamedTuple):
     """The second label of each row, whose image is mixed from two."""
 
-    labels: Int[Array, " B"]
+    labels: Int[Array, " B"]  # of the second image
     weight: Float[Array, " B"]  # the share of the *first* label, `StepInputs.labels`
 
 
 class ClassCentres(NamedTuple):
     """A linear classifier without bias, taken apart: ``logits = inputs @ kernel``."""
 
-    inputs: Float[Array, "B D"]
-    kernel: Float[Array, "D C"]
+    inputs: Float[Array, "B D"]  # what the classifier sees
+    kernel: Float[Array, "D C"]  # a centre per class
 
 
 class Activation(NamedTuple):
     """What a layer of the query network gives, and the rest of the network as a function of it."""
 
-    value: Float[Array, "B ..."]
+    value: Float[Array, "B ..."]  # what the layer gives
     classify: Callable[[jax.Array], jax.Array]  # to logits [B, C], in train mode
 
 
@@ -86,25 +90,31 @@ class StepInputs(NamedTuple):
     """One batch, after the forward passes. B rows over all devices.
 
     Fields are None unless the objective's `needs` ask for them.
+
+    >>> out = EncoderOutput(jnp.ones((2, 4)), jnp.ones((2, 4)), jnp.zeros((2, 2)))
+    >>> inputs = StepInputs(out, jnp.array([0, 1]), epoch=jnp.array(0), step=jnp.array(0))
+    >>> loss, metrics = create("cross_entropy", {"label_smoothing": 0.0})(inputs)
+    >>> round(float(loss), 4)
+    0.6931
     """
 
     query: EncoderOutput  # gradients flow through this alone
-    labels: Int[Array, " B"]
-    epoch: Int[Array, ""]
-    step: Int[Array, ""]
-    key: EncoderOutput | None = None
+    labels: Int[Array, " B"]  # classes
+    epoch: Int[Array, ""]  # full epochs before this step
+    step: Int[Array, ""]  # steps before this one
+    key: EncoderOutput | None = None  # the momentum network's
     bank: MemoryBank | None = None  # as it was before this step, unless `needs.bank_first`
     # What the key's classifier says today of embeddings [K, D]: probabilities [K, C]. Comes with
     # `needs.bank_probs`, for banks that do not store them.
     classify_key: Callable[[jax.Array], jax.Array] | None = None
     exclude_ids: Int[Array, " B"] | None = None  # records whose bank rows a sample must not see
-    mixed: MixedLabels | None = None
-    class_centres: ClassCentres | None = None
-    layers: Mapping[Layer, Activation] | None = None
+    mixed: MixedLabels | None = None  # second labels, where images are mixed
+    class_centres: ClassCentres | None = None  # the classifier, taken apart
+    layers: Mapping[Layer, Activation] | None = None  # those of `needs.layers`
     class_prior: Float[Array, " C"] | None = None  # share of each class in the training set
 
 
-Metrics = dict[str, Float[Array, ""]]
+Metrics = dict[str, Float[Array, ""]]  # scalars by name
 
 
 LOSS_CHART = Chart("loss", "Loss terms", "loss", "Before weighting.")
@@ -130,9 +140,11 @@ class Objective(Section, abc.ABC):
 
     `metrics` declares what it reports beside the loss. What is not declared is a plain number with
     a chart of its own.
+
+    docs/extending.md writes one from nothing.
     """
 
-    metrics: ClassVar[tuple[Metric, ...]] = ()
+    metrics: ClassVar[tuple[Metric, ...]] = ()  # with unit, direction and chart
     # Whether it can take the place of another method in a recipe: same data, same network.
     exchangeable: ClassVar[bool] = True
 
@@ -283,6 +295,9 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
 def names() -> tuple[str, ...]:
     """All objectives that `create` knows.
 
+    Returns:
+        Names in the order of the list of methods.
+
     >>> "cone" in names()
     True
     """
@@ -291,6 +306,9 @@ def names() -> tuple[str, ...]:
 
 def exchangeable() -> tuple[str, ...]:
     """Those that can take each other's place in a recipe; the others have recipes of their own.
+
+    Returns:
+        A part of `names`.
 
     >>> "detection" in exchangeable()
     False
@@ -304,6 +322,9 @@ def default_settings(name: str) -> ConfigDict:
     Args:
         name: one of `names`.
 
+    Returns:
+        A section to be put below ``config.objective``.
+
     >>> default_settings("cone").sup_temperature
     0.1
     """
@@ -311,7 +332,14 @@ def default_settings(name: str) -> ConfigDict:
 
 
 def declared_metrics() -> tuple[Metric, ...]:
-    """What objectives report about training, by the names they give it."""
+    """What objectives report about training, by the names they give it.
+
+    Returns:
+        Declarations, those that several methods share first.
+
+    >>> "loss_ce" in [metric.name for metric in declared_metrics()]
+    True
+    """
     own = (getattr(OBJECTIVES[name], "metrics", ()) for name in names())
     return (*SHARED_METRICS, *itertools.chain.from_iterable(own))
 
@@ -343,6 +371,9 @@ def chosen(section: Mapping[str, Any]) -> Objective:
 
     Args:
         section: ``name``, and a section of each objective's settings.
+
+    Returns:
+        A function of `StepInputs`, as `create` gives it.
 
     >>> chosen({"name": "cone", "cone": {"neighbours": 32}}).neighbours
     32

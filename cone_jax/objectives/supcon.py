@@ -1,4 +1,4 @@
-"""SupCon: contrast with everything of the same class in the batch, two views a sample.
+"""SupCon: contrast with everything of the same class in the batch, two views per sample.
 
 Reference: Khosla et al., "Supervised Contrastive Learning", arXiv 2004.11362. A linear stage
 follows.

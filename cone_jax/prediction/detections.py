@@ -26,7 +26,12 @@ class FoundObjects(NamedTuple):
 
 
 class ObjectFinder:
-    """A detector with everything needed to show it picture files, on one device."""
+    """A detector with everything needed to show it picture files, on one device.
+
+    Args:
+        network: `RunDirectory.open(PATH).deployed(STEP)`, or an opened export.
+        category_ids: what COCO calls the classes; None: 1, 2, ...
+    """
 
     def __init__(
         self,
@@ -34,7 +39,8 @@ class ObjectFinder:
         category_ids: Sequence[int] | None = None,
     ) -> None:
         description = network.metadata
-        self.class_names = description.class_names
+        self.class_names = description.class_names  # without the background
+        # What COCO calls them, in the same order.
         self.category_ids = category_ids or range(1, len(self.class_names) + 1)
         self._variables = network.variables
         self._transform = objects.parse(description.transforms, "data.test_transforms")

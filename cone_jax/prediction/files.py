@@ -23,6 +23,9 @@ def find_images(paths: Iterable[Path | str]) -> list[Path]:
     Args:
         paths: files and folders; one that does not exist is a `UserError`.
 
+    Returns:
+        Files, in the order of `paths`.
+
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> for name in ("b.png", "a.jpg", "notes.txt"):
@@ -56,6 +59,12 @@ def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
     Args:
         path: the file to write.
         predictions: what a `Predictor` gives.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp(), "birds.csv")
+    >>> write_csv(file, [Prediction(Path("a.jpg"), ("owl", "tit"), (0.9, 0.1))])
+    >>> print(file.read_text().splitlines()[1])
+    a.jpg,owl,0.9,tit,0.1,
     """
     rows = list(predictions)
     top = max((len(row.classes) for row in rows), default=0)
@@ -79,6 +88,12 @@ def write_jsonl(path: Path, predictions: Iterable[Prediction]) -> None:
     Args:
         path: the file to write.
         predictions: what a `Predictor` gives.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp(), "birds.jsonl")
+    >>> write_jsonl(file, [Prediction(Path("a.jpg"), ("owl",), (1.0,))])
+    >>> print(file.read_text().strip())
+    {"path": "a.jpg", "classes": ["owl"], "probabilities": [1.0], "error": ""}
     """
     with storage.replacing(path) as unfinished, unfinished.open("w") as file:
         for row in predictions:
@@ -90,8 +105,20 @@ def write_detections(
 ) -> Iterator[str]:
     """Writes `output`, COCO's result JSON, and the drawn pictures below a folder of its name.
 
-    Yields a line for each picture. ``<output>.images.json`` says which file an image_id is, and
+    ``<output>.images.json`` says which file an image_id is, and
     what the category ids mean.
+
+        finder = prediction.ObjectFinder(network)
+        for line in prediction.write_detections(finder, finder(["street.jpg"]), Path("found.json")):
+            print(line)
+
+    Args:
+        finder: the detector, which draws.
+        found: what it found.
+        output: the JSON file.
+
+    Yields:
+        A line for each picture, as it is written.
     """
     folder = output.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,12 @@ class Prediction(NamedTuple):
 class Predictor:
     """A network with everything needed to show it picture files. `open_model` makes one.
 
+    Args:
+        logits: normalised images [B, S, S, 3] to logits [B, C].
+        description: how pictures become input, and the names of the classes.
+        top: how many classes to name.
+        batch_size: pictures shown to the network at once.
+
     >>> data = ExportMetadata(("dark", "light"), 8, mean=(0.5,) * 3, std=(0.5,) * 3)
     >>> predictor = Predictor(lambda images: images[:, 0, 0, :2] * [-1, 1], data)
     >>> white = np.full((8, 8, 3), 255, np.uint8)
@@ -51,7 +57,7 @@ class Predictor:
         top: int = 5,
         batch_size: int = 32,
     ) -> None:
-        self.metadata = description
+        self.metadata = description  # how pictures become input
         self._logits = logits
         self._top = min(top, len(description.class_names))
         self._batch_size = batch_size
@@ -157,11 +163,17 @@ def open_published(
 ) -> Predictor:
     """The predictor of published weights.
 
+        predictor = prediction.open_published("timm:mobilenetv2_100.ra_in1k")
+        (result,) = predictor(["owl.jpg"])
+
     Args:
         reference: a name such as ``timm:mobilenetv2_100.ra_in1k``, or a file.
         report: gets a line about what is fetched.
         architecture: options of the network that a file does not tell, such as stride_in_1x1.
         options: as for `open_model`.
+
+    Returns:
+        A function of picture files.
     """
     network = named_network.open_network(reference, report, architecture)
     return Predictor(_logits_of(network), network.metadata, **options)

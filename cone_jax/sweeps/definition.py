@@ -22,11 +22,15 @@ IMAGENET = "imagenet2012"
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One side of a grid: a config field and its values."""
+    """One side of a grid: a config field and its values.
+
+    >>> Axis("K", "bank.size", (256, 512)).items()
+    [('256', 256), ('512', 512)]
+    """
 
     name: str  # as the table calls it
-    field: str
-    values: tuple[Any, ...]
+    field: str  # its full name, such as bank.size
+    values: tuple[Any, ...]  # one row or column for each
     labels: tuple[str, ...] = ()  # of the values; empty: the values themselves
 
     def items(self) -> list[tuple[str, Any]]:
@@ -36,9 +40,13 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One place in the table."""
+    """One place in the table.
 
-    row: str
+    >>> cell_name(Cell("CE + head", options="cross_entropy,projection"))
+    'CE-head'
+    """
+
+    row: str  # its label
     column: str = ""  # empty in a table of one column
     options: str = ""  # of the recipe, in addition to the sweep's
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields by full name
@@ -47,16 +55,22 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A table to fill."""
+    """A table to fill.
 
-    title: str
+    >>> sizes = Axis("K", "bank.size", (256, 512))
+    >>> sweep = Sweep("Bank", base="configs/digits.py", cells=grid(sizes), row_name=sizes.name)
+    >>> len(sweep.cells), sweep.metric
+    (2, 'test/top1')
+    """
+
+    title: str  # above the table
     base: str  # a recipe and its options, as after --config=
-    cells: tuple[Cell, ...]
-    row_name: str
-    column_name: str = ""
-    metric: str = "test/top1"
+    cells: tuple[Cell, ...]  # in reading order
+    row_name: str  # what the rows vary
+    column_name: str = ""  # what the columns vary
+    metric: str = "test/top1"  # of the finished runs
     factor: float = 100.0  # from the metric to the table's unit
-    unit: str = "test top-1, %"
+    unit: str = "test top-1, %"  # as the table names it
     paper_setting: str = ""  # what the paper's values were measured with
     paper_data: str = ""  # and on; beside other data they are not shown. Empty: beside any
     # What makes the recipe small enough for this sweep; not used with a recipe of the user's.
@@ -81,6 +95,9 @@ def grid(rows: Axis, columns: Axis | None = None, *, options: str = "") -> tuple
         columns: the other; None: a table of one column.
         options: the recipe's, in every cell.
 
+    Returns:
+        A cell for each combination.
+
     >>> cells = grid(Axis("N", "objective.cone.neighbours", (8, 16)))
     >>> cells[1].row, cells[1].settings
     ('16', {'objective.cone.neighbours': 16})
@@ -101,6 +118,9 @@ def load_sweep(file: str) -> Sweep:
 
     Args:
         file: as after ``--sweep=``.
+
+    Returns:
+        The table to fill.
 
     >>> load_sweep("momentum:digits").row_name
     'm'
@@ -136,6 +156,9 @@ def base_config(sweep: Sweep) -> ConfigDict:
 
     Args:
         sweep: of `load_sweep`.
+
+    Returns:
+        A config to change and give to `train`.
 
     >>> base_config(load_sweep("momentum:digits")).epochs
     8

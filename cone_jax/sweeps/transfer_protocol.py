@@ -124,7 +124,7 @@ def _settings(rate: float, decay: float) -> dict[str, Any]:
 
 
 def _bn_momentum(config: ConfigDict, split: str) -> dict[str, float]:
-    """``max(1 - 10 / steps an epoch, 0.9)``, unless the user has set another."""
+    """``max(1 - 10 / steps per epoch, 0.9)``, unless the user has set another."""
     if config.model.options.bn_momentum is not None:
         return {}
     images = len(datasets.open_split(config.data, split))

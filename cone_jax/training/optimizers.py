@@ -1,5 +1,6 @@
-"""Optimisers by name, assembled from optax, and the learning rate as a function of the step."""
+"""Optimisers by name, assembled from optax; the learning rate by step; the averaged model."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -8,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from cone_jax import momentum
 from cone_jax.errors import UserError, closest
-from cone_jax.settings import Optimizer, Schedule
+from cone_jax.settings import Average, Optimizer, Schedule
 
 Mask = Callable[[Any], Any]
 
@@ -291,3 +293,45 @@ def updates_made(opt_state: Any) -> jax.Array:
         return getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState"
 
     return optax.tree.get(opt_state, "count", filtering=of_schedule)
+
+
+@dataclasses.dataclass(frozen=True)
+class Averaging:
+    """The averaged model: a slow average of parameters *and* BatchNorm statistics.
+
+    It is what torchvision's training reference calls the EMA model, and distinct from the method's
+    momentum network, which averages parameters only and makes the keys.
+    """
+
+    decay: float  # of one update
+    every: int  # steps between two updates
+    copy_steps: int  # up to here an update copies the model, since it still changes fast
+
+    @classmethod
+    def create(
+        cls, settings: Average, *, batch_size: int, epochs: float, copy_steps: int
+    ) -> "Averaging | None":
+        """The averaging that a config section describes; None when it is off.
+
+        With `rescale`, torchvision's rule: the configured decay is meant for updates each step
+        with one image over one epoch, so that the horizon is the same share of any run.
+
+        >>> settings = Average(decay=0.99998, every=32, rescale=True)
+        >>> round(Averaging.create(settings, batch_size=1024, epochs=350, copy_steps=0).decay, 6)
+        0.998128
+        """
+        if settings.decay == 0.0:
+            return None
+        decay = settings.decay
+        if settings.rescale:
+            decay = 1.0 - min(1.0, (1.0 - decay) * batch_size * settings.every / epochs)
+        return cls(decay, settings.every, copy_steps)
+
+    def update(self, averaged: Any, variables: Any, steps_taken: jax.Array) -> Any:
+        """The average after step number `steps_taken`, of which `variables` are the result."""
+
+        def move() -> Any:
+            decay = jax.lax.select(steps_taken <= self.copy_steps, 0.0, self.decay)
+            return momentum.update(averaged, variables, decay)
+
+        return jax.lax.cond(steps_taken % self.every == 0, move, lambda: averaged)

@@ -137,10 +137,10 @@ def check_weights(config: ConfigDict) -> str:
     lost = [name for name in absent if "/classifier/" not in name]
     if lost:
         raise UserError(
-            f"init_from ({config.init_from}) is no {config.model.name} as the config describes "
-            f"it: {lost[0]} and {len(lost) - 1} others are missing or differ; set model.name, "
-            "model.stem and model.options to those it was trained with, or model.projection to "
-            "False where only its head differs"
+            f"init_from ({config.init_from}) is not the {config.model.name} that the config "
+            f"describes: {lost[0]} and {len(lost) - 1} others are missing or differ; set "
+            "model.name, model.stem and model.options to those it was trained with, or "
+            "model.projection to False where only its head differs"
         )
     return _account(report)
 

@@ -21,8 +21,9 @@ from ml_collections import ConfigDict
 from cone_jax import distributed, memory_bank, models, momentum, objectives
 from cone_jax.memory_bank import MemoryBank
 from cone_jax.models import EncoderOutput
-from cone_jax.settings import Average, Mixing, Settings
+from cone_jax.settings import Mixing, Settings
 from cone_jax.training import optimizers
+from cone_jax.training.optimizers import Averaging
 
 Tree = Any
 
@@ -33,48 +34,6 @@ SPLIT_FIELDS = ("params", "opt_state", "ema_params", "averaged")
 # width is a multiple of 128, but rows are read and written: it would transpose the whole bank twice
 # in every step. A copy in memory only; checkpoints do not know of it.
 BANK_LAYOUTS = {"tpu": Layout((0, 1))}
-
-
-@dataclasses.dataclass(frozen=True)
-class Averaging:
-    """The averaged model: a slow average of parameters *and* BatchNorm statistics.
-
-    It is what torchvision's training reference calls the EMA model, and distinct from the method's
-    momentum network, which averages parameters only and makes the keys.
-    """
-
-    decay: float  # of one update
-    every: int  # steps between two updates
-    copy_steps: int  # up to here an update copies the model, since it still changes fast
-
-    @classmethod
-    def create(
-        cls, settings: Average, *, batch_size: int, epochs: float, copy_steps: int
-    ) -> "Averaging | None":
-        """The averaging that a config section describes; None when it is off.
-
-        With `rescale`, torchvision's rule: the configured decay is meant for updates each step
-        with one image over one epoch, so that the horizon is the same share of any run.
-
-        >>> settings = Average(decay=0.99998, every=32, rescale=True)
-        >>> round(Averaging.create(settings, batch_size=1024, epochs=350, copy_steps=0).decay, 6)
-        0.998128
-        """
-        if settings.decay == 0.0:
-            return None
-        decay = settings.decay
-        if settings.rescale:
-            decay = 1.0 - min(1.0, (1.0 - decay) * batch_size * settings.every / epochs)
-        return cls(decay, settings.every, copy_steps)
-
-    def update(self, averaged: Tree, variables: Tree, steps_taken: jax.Array) -> Tree:
-        """The average after step number `steps_taken`, of which `variables` are the result."""
-
-        def move() -> Tree:
-            decay = jax.lax.select(steps_taken <= self.copy_steps, 0.0, self.decay)
-            return momentum.update(averaged, variables, decay)
-
-        return jax.lax.cond(steps_taken % self.every == 0, move, lambda: averaged)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,15 +146,15 @@ class TrainState(flax.struct.PyTreeNode):
     """
 
     step: jax.Array  # steps taken so far
-    params: Tree
-    batch_stats: Tree
-    opt_state: Tree
-    ema_params: Tree | None
-    ema_batch_stats: Tree | None
-    bank: MemoryBank | None
+    params: Tree  # of the query network
+    batch_stats: Tree  # BatchNorm's running statistics
+    opt_state: Tree  # the optimiser's
+    ema_params: Tree | None  # of the momentum network
+    ema_batch_stats: Tree | None  # its own running statistics
+    bank: MemoryBank | None  # the keys seen lately
     averaged: Tree | None  # params and batch_stats of the averaged model
     rng: jax.Array  # key data; step t uses fold_in(rng, t)
-    learner: Learner = flax.struct.field(pytree_node=False)
+    learner: Learner = flax.struct.field(pytree_node=False)  # whose functions it is used with
 
     @property
     def variables(self) -> dict[str, Tree]:
@@ -262,8 +221,17 @@ def init_state(
 ) -> TrainState:
     """The state before the first step, replicated over `mesh` (default: all devices).
 
-    A later stage of a run begins at `first_step`. `class_prior`, the share of each class in the
-    training set, is for objectives that need it.
+    Args:
+        config: of the stage.
+        rng: draws the parameters, and everything random in training.
+        num_classes: C.
+        steps_per_epoch: what schedules count epochs by.
+        mesh: the devices; None: all of them.
+        first_step: of the stage, in the whole run.
+        class_prior: the share of each class in the training set, for objectives that need it.
+
+    Returns:
+        A state to give to `train_step`.
 
     >>> from cone_jax import config as config_lib
     >>> config = config_lib.default()
@@ -285,12 +253,33 @@ def init_state(
 
 
 def create_state(learner: Learner, rng: jax.Array) -> TrainState:
-    """The state before the first step of the learner's stage, on its mesh."""
+    """The state before the first step of the learner's stage, on its mesh.
+
+    Args:
+        learner: the fixed parts of training.
+        rng: draws the parameters, and everything random in training.
+
+    Returns:
+        A state to give to `train_step`.
+    """
     return laid_out(_creator(distributed.platform(learner.mesh))(rng, learner=learner))
 
 
 def abstract_state(learner: Learner) -> TrainState:
-    """Shapes, dtypes and shardings of the state, without computing anything."""
+    """Shapes, dtypes and shardings of the state, without computing anything.
+
+    Args:
+        learner: the fixed parts of training.
+
+    Returns:
+        A state that holds a `jax.ShapeDtypeStruct` in the place of each array.
+
+    >>> from cone_jax import config as config_lib
+    >>> config, mesh = config_lib.load_recipe("digits"), distributed.make_mesh()
+    >>> learner = build_learner(config, num_classes=10, steps_per_epoch=11, mesh=mesh)
+    >>> abstract_state(learner).params["classifier"]["kernel"].shape[-1]
+    10
+    """
     shapes = jax.eval_shape(functools.partial(_create, learner=learner), jax.random.key(0))
     return jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),

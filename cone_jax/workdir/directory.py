@@ -52,7 +52,7 @@ def unwritable_refused(workdir: Path) -> Iterator[None]:
         raise
     except Exception as error:
         said = storage.refusal(workdir, error)
-        # A full or read-only disk under a run that has got somewhere is no mistake of the user.
+        # A full or read-only disk under a run that has got somewhere is not the user's mistake.
         if said is None or (storage.write_failure(error) and has_checkpoints(workdir)):
             raise
         raise UserError(

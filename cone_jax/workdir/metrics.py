@@ -1,7 +1,7 @@
 """Numbers of a run on disk: `metrics.jsonl` for programs, event files for TensorBoard.
 
-`metrics.jsonl` is exactly reproducible: one object a line, ``step`` first, and after an
-interruption it goes on as if there had been none. What depends on the clock (images/s) goes to
+`metrics.jsonl` is exactly reproducible: one object per line, ``step`` first, and after an
+interruption it continues as if there had been none. What depends on the clock (images/s) goes to
 `timing.jsonl`, and the records of batches whose update was not finite to `bad_batches.jsonl`,
 which exists only where there were any. With
 ``--config.wandb_project=NAME`` Weights & Biases gets the same numbers.

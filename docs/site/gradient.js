@@ -24,6 +24,8 @@
   };
   window.coneGradient = { pulls };
 
+  const shown = (value, digits) => value.toFixed(digits).replace(/^-(0\.0*)$/, "$1");
+
   const START = {
     query: 0.1,
     anchors: [
@@ -91,7 +93,7 @@
       }, svg);
       root.querySelector("tbody").innerHTML = state.anchors.map(({ same }, index) => `<tr>
         <td>${index + 1}, ${same ? "same class" : "another class"}</td>
-        <td>${cosines[index].toFixed(2)}</td><td>${strength[index].toFixed(3)}</td></tr>`).join("");
+        <td>${shown(cosines[index], 2)}</td><td>${shown(strength[index], 3)}</td></tr>`).join("");
     };
     svg.addEventListener("pointerdown", (event) => {
       const index = event.target.dataset.index;

@@ -165,7 +165,7 @@ def test_mistakes_are_named(network, tmp_path, monkeypatch):
     encoder, variables, *_ = network
     with pytest.raises(UserError, match=r"--format \('onx'\) is unknown; did you mean 'onnx'"):
         interop.export("onx", variables, encoder, METADATA, tmp_path)
-    with pytest.raises(UserError, match="is no export"):
+    with pytest.raises(UserError, match="is not an export"):
         interop.open_export(tmp_path)
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UserError, match="pip install onnx onnxruntime"):

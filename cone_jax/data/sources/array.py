@@ -84,7 +84,8 @@ def open_npz(split: str, path: str, holdout: float = 0.1, holdout_seed: int = 0)
     if train is None or own is None:
         missing = "train" if train is None else split
         raise UserError(
-            f"data.path ({root}) is no .npz file and no folder with {missing}.npz; give one of them"
+            f"data.path ({root}) is neither an .npz file nor a folder with {missing}.npz; give one "
+            "of them"
         )
     names = _class_names(files[train], _member(files[train], "labels"))
     file = files[own]

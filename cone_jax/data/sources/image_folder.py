@@ -194,7 +194,9 @@ def _scan(
         paths += files
         labels += [label] * len(files)
     if not paths:
-        raise UserError(f"{folder} has one image a class, so nothing is left to test on; add more")
+        raise UserError(
+            f"{folder} has one image per class, so nothing is left to test on; add more"
+        )
     return ImageFolderSource(folder, class_names, paths, labels, part == "held-out")
 
 

@@ -1,4 +1,4 @@
-"""How good frozen features are: nearest neighbours, a linear classifier, a few examples a class."""
+"""How good features are: nearest neighbours, linear classifiers, a few examples per class."""
 
 from cone_jax.evaluation.probes.extraction import Features, extract
 from cone_jax.evaluation.probes.few_shot import few_shot_scores

@@ -76,7 +76,7 @@ def knn_classes(
 def _chunks(
     train: np.ndarray, labels: np.ndarray, size: int, mesh: Mesh
 ) -> Iterator[tuple[jax.Array, jax.Array, jax.Array]]:
-    """Training examples on every device: features, labels, and which rows are no padding."""
+    """Training examples on every device: features, labels, and which rows are not padding."""
     size = min(size, len(train))
     for first in range(0, len(train), size):
         rows, names = train[first : first + size], labels[first : first + size]
