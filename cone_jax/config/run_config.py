@@ -353,6 +353,8 @@ def call(path: str, options: str, *, flag: str, function: str, folder: str = "")
     `folder` is the part of the folder of recipes that the file is looked for in.
     """
     file = find(path, folder)
+    if file is None and options.startswith("//"):
+        raise UserError(f"{flag} ({path}:{options}) must be a local file; copy it here")
     if file is None:
         raise UserError(f"{flag} ({path}) is not a file; {_cure(path, folder)}")
     spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)

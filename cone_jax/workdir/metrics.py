@@ -10,6 +10,7 @@ which exists only where there were any. With
 import importlib.util
 import json
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,14 @@ class WandbMirror:
         if not path.exists():
             with storage.replacing(path) as unfinished:
                 unfinished.write_text(secrets.token_hex(8))
+        # It keeps files of its own, which it sends to its server, and knows no buckets.
+        self._scratch = tempfile.TemporaryDirectory() if storage.is_remote(directory) else None
         self._run = wandb.init(
             project=config.wandb_project,
             name=directory.name,
             id=path.read_text(),
             resume="allow",
-            dir=str(directory),
+            dir=self._scratch.name if self._scratch else str(directory),
             config=config.to_dict(),
         )
 
@@ -103,6 +106,8 @@ class WandbMirror:
 
     def close(self) -> None:
         self._run.finish()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
 
 class MetricWriter:
