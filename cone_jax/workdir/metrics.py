@@ -46,8 +46,9 @@ class JsonLines:
         """Returns when everything written has reached the disk."""
         self._file.sync()
 
-    def close(self) -> None:
-        self._file.close()
+    def close(self, keep: bool = True) -> None:
+        """With `keep` False what a bucket has not got yet does not go there."""
+        self._file.close(keep)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -140,13 +141,20 @@ class MetricWriter:
     def __enter__(self) -> "MetricWriter":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        files = (self._metrics, self._timing, self._events, self._event_folder, self._bad_batches)
-        for file in files:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        forbidden: Exception | None = None
+        try:
+            self._before_sync()  # a bucket would take whole files, over those of somebody else
+        except Exception as error:
+            forbidden = error
+        self._events.close()
+        for file in (self._metrics, self._timing, self._event_folder, self._bad_batches):
             if file is not None:
-                file.close()
+                file.close(keep=forbidden is None)
         if self._mirror is not None:
             self._mirror.close()
+        if forbidden is not None and kind is None:
+            raise forbidden
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Records metrics that are the same in every run of the same config."""
