@@ -93,7 +93,8 @@ def _open_part(data: Data, part: str) -> Source:
 
     here = staging.localised(data, part)
     source = SOURCES[data.source](part, here)
-    if here is not data and hasattr(source, "name"):  # the copy of another machine is elsewhere, the data set is not
+    # The copy of another machine is elsewhere, the data set is not.
+    if here is not data and hasattr(source, "name"):
         source.name = source.name.replace(here.path, data.path.rstrip("/"), 1)
     return source
 
