@@ -200,6 +200,9 @@ class BucketPath(gpath.PosixGPath):
     def read_bytes(self) -> bytes:
         try:
             return cast(bytes, self._files.cat_file(os.fspath(self)))
+        except FileNotFoundError as error:  # which says the address of a request, or nothing
+            missing = os.strerror(errno.ENOENT)
+            raise FileNotFoundError(errno.ENOENT, missing, os.fspath(self)) from error
         except Exception as error:  # each library has its own
             said = _denial(error)
             if said is None:

@@ -272,10 +272,11 @@ class AppendedFile:
             self._path.write_text("".join(self._content))
             self._sent = True
 
-    def close(self) -> None:
+    def close(self, keep: bool = True) -> None:
+        """With `keep` False, what did not go up yet does not: somebody else writes there now."""
         if self._file is not None:
             self._file.close()
-        else:
+        elif keep:
             self.sync()
 
 
@@ -316,8 +317,10 @@ class MirroredFolder:
                     _upload(file, self._target / file.relative_to(self.path).as_posix())
                     self._sent[file] = size
 
-    def close(self) -> None:
-        self.sync()
+    def close(self, keep: bool = True) -> None:
+        """As of `AppendedFile`."""
+        if keep:
+            self.sync()
         if self._scratch is not None:
             self._scratch.cleanup()
 

@@ -133,6 +133,15 @@ def test_what_may_not_be_written_or_read_is_one_line(folder, proxy):
             read()
 
 
+def test_a_file_that_is_not_there_is_named_as_on_a_disk(folder, tmp_path):
+    for place in (folder, tmp_path):
+        for read in ((place / "absent").read_bytes, (place / "absent").read_text):
+            with pytest.raises(FileNotFoundError) as error:
+                read()
+            assert error.value.strerror == "No such file or directory"
+            assert str(error.value.filename) == str(place / "absent")
+
+
 def test_a_copy_that_has_another_kind_of_checksum_is_compared_by_size(folder, monkeypatch):
     file = folder / "copied"
     file.write_bytes(bytes(LARGE))

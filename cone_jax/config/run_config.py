@@ -352,8 +352,9 @@ def call(path: str, options: str, *, flag: str, function: str, folder: str = "")
 
     `folder` is the part of the folder of recipes that the file is looked for in.
     """
-    file = find(path, folder)
-    if file is None:
+    if options.startswith("//"):
+        raise UserError(f"{flag} ({path}:{options}) must be a local file; copy it here")
+    if (file := find(path, folder)) is None:
         raise UserError(f"{flag} ({path}) is not a file; {_cure(path, folder)}")
     spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -363,9 +364,8 @@ def call(path: str, options: str, *, flag: str, function: str, folder: str = "")
     if not hasattr(module, function):
         raise UserError(f"{flag} ({file}) must define {function}(options)")
     get = getattr(module, function)
-    if not options and not inspect.signature(get).parameters:
-        return get()
-    return get(options)
+    without = not options and not inspect.signature(get).parameters
+    return get() if without else get(options)
 
 
 def find(path: str, folder: str = "") -> Path | None:
@@ -380,8 +380,8 @@ def find(path: str, folder: str = "") -> Path | None:
 def _candidates(path: str, folder: str) -> Iterator[Path]:
     """What `path` may mean: the first of them that exists."""
     if _is_name(path):
-        for place in (Path(FOLDER, folder), Path(), PACKAGED / folder):
-            yield place / f"{path}.py"
+        places = (Path(FOLDER, folder), Path(), PACKAGED / folder)
+        yield from (place / f"{path}.py" for place in places)
     yield Path(path).expanduser()
     if Path(path).parts[:1] == (FOLDER,):
         yield PACKAGED.joinpath(*Path(path).parts[1:])

@@ -8,7 +8,7 @@ import numpy as np
 
 from cone_jax import storage
 from cone_jax.data import decode, transforms
-from cone_jax.data.sources import Source, splits, tfds
+from cone_jax.data.sources import Source, splits
 from cone_jax.errors import UserError
 from cone_jax.evaluation import other_sets
 from cone_jax.evaluation.corruptions import CorruptedSource
@@ -98,5 +98,4 @@ def _find_folder(root: Path, corruption: str, severity: int) -> Path:
 def _find_tfds(run: EvaluatedRun, name: str, corruption: str, severity: int) -> str:
     kinds = (corruption, _ALIASES.get(corruption, corruption))
     configs = [f"{name}/{kind}_{severity}" for kind in kinds]
-    path = other_sets.tfds_path(run)
-    return next((each for each in configs if tfds.find(each, path) is not None), configs[0])
+    return next((each for each in configs if other_sets.has_tfds(run, each)), configs[0])

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
+from cone_jax import storage
 from cone_jax.errors import Failure
 from cone_jax.interop import onnx_pixels, stablehlo
 from cone_jax.interop.metadata import ExportMetadata
@@ -97,7 +98,8 @@ def open_outputs(
 ) -> list[Callable[[np.ndarray], np.ndarray]]:
     """Each output as a function of the graph's input, run by onnxruntime."""
     runtime = import_optional("onnxruntime")
-    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    with storage.local(path) as file:
+        session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()
     kind = np.uint8 if given.name == onnx_pixels.PICTURE else np.float32
 

@@ -145,7 +145,7 @@ def reach_buckets(arguments: Arguments, report: Report) -> None:
     """
     given = {"--workdir": str(arguments.workdir)}
     given |= {f"--{name}": value for name, value in arguments.flags.items()}
-    given |= flatten(arguments.config)
+    given |= flatten(arguments.config) | {"data.stage": ""}  # which must be local, and is told so
     named = [(name, each) for name, value in given.items() for each in str(value).split(",")]
     remote = ((name, place) for name, place in named if storage.is_remote(place))
     buckets = {tuple(place.split("/")[:3]): (name, place) for name, place in remote}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from cone_jax import distributed
+from cone_jax import distributed, storage
 from cone_jax.data import decode, object_drawing, objects
 from cone_jax.evaluation import coco_metric, detection, inference
 from cone_jax.evaluation.detection import drawn_entries
@@ -51,7 +51,7 @@ class ObjectFinder:
 
     def __call__(self, paths: Iterable[Path | str]) -> Iterator[FoundObjects]:
         """Looks at file after file, in the order given; the first picture's id is 1."""
-        for number, path in enumerate(map(Path, paths), 1):
+        for number, path in enumerate(map(storage.path, paths), 1):
             try:
                 pixels = decode.as_array(decode.open_image(path.read_bytes()))
             except OSError as error:

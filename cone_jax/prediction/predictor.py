@@ -66,7 +66,7 @@ class Predictor:
 
     def __call__(self, paths: Iterable[Path | str]) -> Iterator[Prediction]:
         """Predicts file after file, a batch at a time, in the order given."""
-        for batch in _batches(map(Path, paths), self._batch_size):
+        for batch in _batches(map(storage.path, paths), self._batch_size):
             pictures = [self._read(path) for path in batch]
             pixels = [picture for picture in pictures if isinstance(picture, np.ndarray)]
             predicted = iter(self.classify(pixels) if pixels else ())

@@ -95,6 +95,11 @@ class Data(Section, path="data"):
     prefetch: int = field(4, "batches ready ahead of the step", low=1, free=True)
 
     def check(self) -> None:
+        if "://" in self.stage:
+            raise UserError(
+                f"data.stage ({self.stage}) must be a local folder: it is what data of a bucket "
+                "are brought to"
+            )
         for name in ("mean", "std"):
             if len(getattr(self, name)) != 3:
                 raise UserError(

@@ -204,7 +204,8 @@ def _fitted(config: ConfigDict, recipe: str, network: DeployedNetwork) -> Config
 def _in_classes(config: ConfigDict, class_names: tuple[str, ...]) -> Dataset:
     """The data of `config` in the network's classes; a folder without parts is tested whole."""
     data = config.data
-    if data.source == "image_folder" and not image_folder.has_parts(data.path):
+    here = data.source == "image_folder" and not storage.is_remote(data.path)
+    if here and not image_folder.has_parts(data.path):
         whole = image_folder.open_whole(data.path)
         return Dataset(*(_relabelled(whole, class_names) for _ in range(2)))
     train, test = (datasets.open_split(data, part) for part in (data.train_split, data.test_split))

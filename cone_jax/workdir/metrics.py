@@ -10,6 +10,7 @@ which exists only where there were any. With
 import importlib.util
 import json
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ class JsonLines:
         """Returns when everything written has reached the disk."""
         self._file.sync()
 
-    def close(self) -> None:
-        self._file.close()
+    def close(self, keep: bool = True) -> None:
+        """With `keep` False what a bucket has not got yet does not go there."""
+        self._file.close(keep)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -89,12 +91,14 @@ class WandbMirror:
         if not path.exists():
             with storage.replacing(path) as unfinished:
                 unfinished.write_text(secrets.token_hex(8))
+        # It keeps files of its own, which it sends to its server, and knows no buckets.
+        self._scratch = tempfile.TemporaryDirectory() if storage.is_remote(directory) else None
         self._run = wandb.init(
             project=config.wandb_project,
             name=directory.name,
             id=path.read_text(),
             resume="allow",
-            dir=str(directory),
+            dir=self._scratch.name if self._scratch else str(directory),
             config=config.to_dict(),
         )
 
@@ -103,6 +107,8 @@ class WandbMirror:
 
     def close(self) -> None:
         self._run.finish()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
 
 class MetricWriter:
@@ -135,13 +141,20 @@ class MetricWriter:
     def __enter__(self) -> "MetricWriter":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        files = (self._metrics, self._timing, self._events, self._event_folder, self._bad_batches)
-        for file in files:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        forbidden: Exception | None = None
+        try:
+            self._before_sync()  # a bucket would take whole files, over those of somebody else
+        except Exception as error:
+            forbidden = error
+        self._events.close()
+        for file in (self._metrics, self._timing, self._event_folder, self._bad_batches):
             if file is not None:
-                file.close()
+                file.close(keep=forbidden is None)
         if self._mirror is not None:
             self._mirror.close()
+        if forbidden is not None and kind is None:
+            raise forbidden
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Records metrics that are the same in every run of the same config."""

@@ -4,14 +4,17 @@ import collections
 import re
 import shlex
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from cone_jax import buckets, storage
 from cone_jax.data import packing, preparation, staging
-from cone_jax.data.sources import create, registry
+from cone_jax.data.sources import corrections, create, registry
 from cone_jax.errors import Failure, StoreAway, UserError
+from cone_jax.evaluation import other_sets
 from cone_jax.modes import MODES, command_line
 from tests import bucket_servers, object_stores
 
@@ -62,6 +65,13 @@ def test_a_pack_in_a_bucket_is_read_like_one_on_a_disk(scheme, packed, tmp_path,
         there = create("packed", split, path=url, stage=str(tmp_path / "stage"))
         assert records(there) == records(here)
         assert there.class_names == here.class_names
+        if split.isidentifier():  # as a file of corrections calls them, wherever they are
+            names = [
+                corrections.name_of(source, 3, root)
+                for source, root in ((here, packed), (there, url))
+            ]
+            assert names[0] == names[1]
+            assert there.describe(3) == f"{url}/{names[1]}"
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
@@ -108,6 +118,21 @@ def test_arrays_in_a_bucket(gs, tmp_path):
 def test_a_folder_without_arrays_is_named_as_it_was_given(url, tmp_path):
     with pytest.raises(UserError, match=rf"data\.path \({url}\) holds no \.npz file"):
         create("array", "train", path=url, stage=str(tmp_path / "stage"))
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_other_tfds_sets_are_looked_for_in_the_bucket_of_the_run(
+    scheme, birds_dir, tmp_path, request
+):
+    url = request.getfixturevalue(scheme).put(birds_dir, tmp_path.name)
+    data = {"source": "tfds", "path": url, "stage": str(tmp_path / "stage")}
+    run = SimpleNamespace(config=ConfigDict({"data": data}))
+    source = other_sets.open_tfds(run, "tiny_birds")
+    assert records(source) == records(create("tfds", "test", name="tiny_birds", path=birds_dir))
+    assert other_sets.has_tfds(run, "tiny_birds")
+    assert not other_sets.has_tfds(run, "large_birds")
+    with pytest.raises(UserError, match=rf"data\.path \({url}/large_birds\) does not exist"):
+        other_sets.open_tfds(run, "large_birds")
 
 
 def test_only_what_a_split_needs_is_fetched_and_only_once(gs, url, packed, tmp_path):

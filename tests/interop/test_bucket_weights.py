@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from cone_jax import interop, models, storage
+from cone_jax import interop, models, prediction, storage
 from cone_jax.config import load_recipe
 from cone_jax.errors import UserError
 from cone_jax.interop import state_dict
@@ -49,7 +49,7 @@ def bucket(request):
 def exports(bucket):
     url, encoder, variables = bucket
     folder = storage.path(f"{url}/exports")
-    for format in ("safetensors", "pth", "orbax", "stablehlo"):
+    for format in ("safetensors", "pth", "orbax", "stablehlo", "onnx", "onnx_pixels"):
         interop.export(format, variables, encoder, DESCRIBED, folder)
     plain = state_dict.to_state_dict(encoder, variables)
     (storage.path(f"{url}/plain.safetensors")).write_bytes(safetensors.numpy.save(plain))
@@ -109,12 +109,37 @@ def test_exports_and_files_in_a_bucket_are_networks_to_use(bucket, exports, tmp_
         f"--model={exports}/orbax",
         f"--workdir={exports}/safetensors",
         f"--workdir={exports}/stablehlo",
+        f"--workdir={exports}/onnx",
+        f"--workdir={exports}/onnx_pixels",
     ):
         printed = call("predict", flag, f"--images={picture}", output)
         assert best in printed, flag
         assert "assumed" not in printed
     with pytest.raises(UserError, match="is an export to stablehlo, which weights cannot be"):
         named_network.open_network(f"{exports}/stablehlo", print)
+
+
+def test_pictures_in_a_bucket_are_predicted_like_those_on_a_disk(bucket, exports, tmp_path):
+    there, here = storage.path(f"{bucket[0]}/pictures"), tmp_path / "pictures"
+    here.mkdir()
+    pixels = np.random.default_rng(1).integers(0, 256, (2, SIZE, SIZE, 3), np.uint8)
+    for name, each in zip(("a tit.png", "öwl.png"), pixels, strict=True):
+        Image.fromarray(each).save(here / name)
+        (there / "of birds" / name).write_bytes((here / name).read_bytes())
+    (here / "damaged.png").write_bytes(b"nothing")
+    (there / "damaged.png").write_bytes(b"nothing")
+    rows = {}
+    for folder in (there, here):
+        output = tmp_path / "p.csv"
+        call("predict", f"--model={exports}/pth", f"--images={folder}", f"--output={output}")
+        lines = output.read_text().splitlines()[1:]
+        rows[folder] = {line.partition(",")[0]: line.partition(",")[2] for line in lines}
+    found = {path.rpartition("/")[2]: row for path, row in rows[there].items()}
+    assert found == {path.rpartition("/")[2]: row for path, row in rows[here].items()}
+    assert f"{there}/of birds/a tit.png" in rows[there]
+    assert found["damaged.png"].startswith(",,,")
+    (result,) = prediction.open_model(f"{exports}/orbax")([f"{there}/of birds/öwl.png"])
+    assert found["öwl.png"].startswith(f"{result.classes[0]},{result.probabilities[0]}"[:10])
 
 
 @pytest.mark.parametrize("name", ["absent.safetensors", "exports", "both.pth"])

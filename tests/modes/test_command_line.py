@@ -50,6 +50,12 @@ TINY = ("--config.steps=2", *tiny_run.FLAGS)
         ),
         (["--config.data.image_size=9"], ["data.image_size (9)", "8 x 8"]),
         (["--config.data.num_classes=7"], ["data.num_classes (7)", "10"]),
+        (["--config.data.stage=gs://b/x"], ["data.stage (gs://b/x)", "must be a local folder"]),
+        (["--config=gs://b/mine.py"], ["--config (gs://b/mine.py)", "must be a local file"]),
+        (
+            ["--mode=sweep", "--sweep=s3://b/mine.py"],
+            ["--sweep (s3://b/mine.py)", "must be a local file"],
+        ),
         (["--config.data.mean=(0.5,)"], ["data.mean", "three values"]),
         (["--config.batch_size=0"], ["batch_size (0)", "at least 1"]),
         (["--config.batch_size=2000", "--config.bank.size=4096"], ["batch_size (2000)", "1437"]),

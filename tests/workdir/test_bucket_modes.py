@@ -31,14 +31,14 @@ FLAGS = (
     "--config.checkpoint.keep=2",
 )
 HOLDER = """
-import contextlib, sys, time
+import contextlib, sys
 from cone_jax import storage
 from cone_jax.workdir import lock
 with contextlib.ExitStack() as stack:
     for directory in sys.argv[1:]:
         stack.enter_context(lock.held(storage.path(directory), print, 600.0))
     print("held", flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 """
 SWEEP = """
 from cone_jax.sweeps.definition import Cell, Sweep
@@ -76,7 +76,7 @@ def runs(trained, tmp_path_factory):
     """The run in the bucket and its copy on a disk, while another process holds both."""
     here = copy(trained, tmp_path_factory.mktemp("copies") / "run")
     command = [sys.executable, "-c", HOLDER, str(trained), str(here)]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
     yield trained, here
     holder.kill()

@@ -5,7 +5,17 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cone_jax.workdir.metrics import METRICS_FILE, MetricWriter, latest_values, read_records
+from cone_jax import storage
+from cone_jax.errors import TrainingFailed
+from cone_jax.workdir.metrics import (
+    BAD_BATCHES_FILE,
+    METRICS_FILE,
+    TIMING_FILE,
+    MetricWriter,
+    latest_values,
+    read_records,
+)
+from tests import object_stores
 
 
 def write_steps(workdir: Path, first: int, last: int, *, resumed_at: int) -> None:
@@ -55,3 +65,63 @@ def test_tensorboard_reads_scalars_timing_and_config(tmp_path):
     assert scalars == {"train/loss": [(1, 0.5), (2, 1.0)], "time/images_per_second": [(2, 7.0)]}
     assert "config/text_summary" in events.Tags()["tensors"]
     assert "time/images_per_second" not in latest_values(tmp_path / METRICS_FILE)
+
+
+@pytest.fixture(scope="module", params=["gcs", "s3"])
+def bucket(request):
+    with getattr(object_stores, request.param)() as store:
+        yield store.url
+
+
+def event_bytes(directory):
+    return sum(len(file.read_bytes()) for file in directory.rglob("events.*"))
+
+
+def test_what_a_checkpoint_covers_is_in_the_bucket_before_it_and_a_bad_batch_at_once(bucket):
+    directory = storage.path(f"{bucket}/run")
+    with MetricWriter(directory, 0) as writer:
+        writer.write(1, {"train/loss": 1.0})
+        writer.write_timing(1, {"time/seconds": 1.0})
+        writer.write_bad_batch(1, {"records": [4, 2]})
+        assert read_records(directory / BAD_BATCHES_FILE) == [{"step": 1, "records": [4, 2]}]
+        assert not read_records(directory / METRICS_FILE)
+        writer.sync()
+        first = event_bytes(directory)
+        assert first > 0
+        assert [read_records(directory / name) for name in (METRICS_FILE, TIMING_FILE)] == [
+            [{"step": 1, "train/loss": 1.0}],
+            [{"step": 1, "time/seconds": 1.0}],
+        ]
+        writer.write(2, {"train/loss": 2.0})
+        writer.write_bad_batch(2, {"records": [5]})
+    assert len(read_records(directory / METRICS_FILE)) == 2
+    assert event_bytes(directory) > first
+    with MetricWriter(directory, 1) as writer:  # step 2 is taken again
+        writer.write_bad_batch(2, {"records": [6]})
+    assert read_records(directory / METRICS_FILE) == [{"step": 1, "train/loss": 1.0}]
+    found = [record["records"] for record in read_records(directory / BAD_BATCHES_FILE)]
+    assert found == [[4, 2], [6]]
+
+
+@pytest.mark.parametrize("ended_by", [None, KeyboardInterrupt])
+def test_a_run_that_was_taken_over_writes_over_nothing_when_it_ends(bucket, ended_by):
+    """In a bucket a file goes up whole."""
+    directory, lost = storage.path(f"{bucket}/{ended_by}"), []
+
+    def check():
+        if lost:
+            raise TrainingFailed("taken over")
+
+    def run():
+        with MetricWriter(directory, 0, before_sync=check) as writer:
+            writer.write(1, {"train/loss": 1.0})
+            writer.sync()
+            writer.write(2, {"train/loss": 2.0})
+            lost.append(True)
+            write_steps(directory, 2, 3, resumed_at=1)  # the other one
+            if ended_by:
+                raise ended_by
+
+    with pytest.raises(ended_by or TrainingFailed):
+        run()
+    assert [record["train/loss"] for record in read_records(directory / METRICS_FILE)] == [1, 2, 3]

@@ -2,13 +2,16 @@
 
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 from cone_jax import config as config_lib
+from cone_jax import storage
 from cone_jax.errors import UserError
 from cone_jax.workdir import metrics
 from cone_jax.workdir.metrics import MetricWriter, WandbMirror
+from tests import object_stores
 
 
 class Recorder:
@@ -67,6 +70,22 @@ def test_a_run_that_goes_on_keeps_its_id(starts, config, tmp_path):
     ids = [options["id"] for options, _ in starts]
     assert ids[0] == ids[1] != ids[2]
     assert all(options["resume"] == "allow" for options, _ in starts)
+
+
+def test_of_a_run_in_a_bucket_its_own_files_are_nowhere_but_in_a_folder_for_a_while(
+    starts, config, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with object_stores.gcs() as store:
+        mirror = WandbMirror(config, storage.path(f"{store.url}/run"))
+        options, run = starts[0]
+        assert options["name"] == "run"
+        assert options["id"] == storage.path(f"{store.url}/run/wandb_id.txt").read_text()
+        assert Path(options["dir"]).is_dir()
+        mirror.close()
+    assert run.finished
+    assert not Path(options["dir"]).exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_the_package_it_is_refused(config, monkeypatch):

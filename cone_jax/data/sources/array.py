@@ -15,7 +15,10 @@ from cone_jax.errors import UserError
 
 
 class ArraySource:
-    """Pixels uint8 [N, H, W] or [N, H, W, 3] and labels [N] in ``range(len(class_names))``."""
+    """Pixels uint8 [N, H, W] or [N, H, W, 3] and labels [N] in ``range(len(class_names))``.
+
+    `name` is where they are, as records are described.
+    """
 
     is_holdout = False  # whether it is what `data.holdout` leaves to test on
 
@@ -48,7 +51,7 @@ class ArraySource:
         self._images = images[..., 0] if channels == (1,) else images
         self.labels = labels
         self.class_names = tuple(class_names)
-        self._name = name
+        self.name = name
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,7 +60,7 @@ class ArraySource:
         return Record(self._images[index], int(self.labels[index]))
 
     def describe(self, index: int) -> str:
-        return f"{self._name}[{index}]"
+        return f"{self.name}[{index}]"
 
 
 def open_npz(split: str, path: str, holdout: float = 0.1, holdout_seed: int = 0) -> ArraySource:

@@ -53,12 +53,12 @@ def from_bytes(stored: bytes) -> PackedRecord:
 
 
 class PackedSource:
-    """A split of a packed folder."""
+    """A split of a packed folder. `name` is where it is, as records are described."""
 
     def __init__(self, shards: list[str], class_names: tuple[str, ...], name: str) -> None:
         self._records = array_record_data_source.ArrayRecordDataSource(shards)
         self.class_names = class_names
-        self._name = name
+        self.name = name
 
     def __len__(self) -> int:
         return len(self._records)
@@ -68,7 +68,7 @@ class PackedSource:
         return Record(record.image, record.label)
 
     def describe(self, index: int) -> str:
-        place = f"{self._name}[{index}]"
+        place = f"{self.name}[{index}]"
         try:
             return f"{place} ({self._read(index).path})"
         except decode.DamagedImage:

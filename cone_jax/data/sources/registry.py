@@ -87,11 +87,16 @@ def has_objects(source: Source) -> bool:
 
 
 def _open_part(data: Data, part: str) -> Source:
-    if storage.is_remote(data.path):
-        from cone_jax.data import staging
+    if not storage.is_remote(data.path):
+        return SOURCES[data.source](part, data)
+    from cone_jax.data import staging
 
-        data = staging.localised(data, part)
-    return SOURCES[data.source](part, data)
+    here = staging.localised(data, part)
+    source = SOURCES[data.source](part, here)
+    # The copy of another machine is elsewhere, the data set is not.
+    if here is not data and hasattr(source, "name"):
+        source.name = source.name.replace(here.path, data.path.rstrip("/"), 1)
+    return source
 
 
 _CHANNELS = 3

@@ -79,9 +79,9 @@ def test_files_that_cannot_be_used_are_named(tmp_path):
     refused("lone.npy", "not an .npz file")
     (tmp_path / "text.npz").write_text("hello")
     refused("text.npz", "not an .npz file")
-    refused("nowhere", "no folder with train.npz")
+    refused("nowhere", "nor a folder with train.npz")
     np.savez(tmp_path / "train.npz", images=IMAGES, labels=LABELS)
-    refused("", "no folder with test.npz", "test")
+    refused("", "nor a folder with test.npz", "test")
 
 
 def test_a_class_that_train_lacks_is_refused(tmp_path):
