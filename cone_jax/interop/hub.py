@@ -38,6 +38,10 @@ class DownloadFailed(Failure):
     """The network, or who is at its other end."""
 
 
+class _NoSuchFile(UserError):  # noqa: N818 - as its base, it names the user's situation
+    """A repository that is there, without this file in it."""
+
+
 class Fetched(NamedTuple):
     """Weights on this disk, and what is known of them beside their tensors."""
 
@@ -115,11 +119,12 @@ def _from_hub(reference: str, file: str = WEIGHTS_FILE) -> Path:
     except errors.LocalEntryNotFoundError as error:
         if hub.constants.HF_HUB_OFFLINE:
             raise UserError(
-                f"{reference} is not in the cache, and HF_HUB_OFFLINE is set; unset it once"
+                f"{reference}: its {file} is not in the cache, and HF_HUB_OFFLINE is set; unset it "
+                "once"
             ) from error
         raise DownloadFailed(f"{reference} cannot be reached ({cause(error)})") from error
     except errors.EntryNotFoundError as error:
-        raise UserError(
+        raise _NoSuchFile(
             f"{reference} has no {file}; choose a repository that has, or give one of its files "
             "as https://...#sha256=..."
         ) from error
@@ -174,10 +179,16 @@ def _as_described(reference: str, path: Path, config: Mapping[str, Any]) -> Fetc
 
 
 def _json(reference: str, file: str) -> dict[str, Any]:
-    """A small file of the repository; empty where it has none."""
+    """A small file of the repository; empty where it has none, which the cache knows, too."""
+    hub = optional_module("huggingface_hub", "hub")
+    repo, revision = parse(reference)
+    known = hub.try_to_load_from_cache(repo, file, revision=revision)
+    is_known_absent = known is not None and not isinstance(known, str)
+    if hub.constants.HF_HUB_OFFLINE and is_known_absent:
+        return {}
     try:
         content = json.loads(_from_hub(reference, file).read_text(encoding="utf-8"))
-    except UserError:
+    except _NoSuchFile:
         return {}
     except ValueError as error:
         raise UserError(f"{reference}: its {file} is damaged ({error})") from error
