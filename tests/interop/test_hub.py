@@ -45,6 +45,23 @@ def network():
     return model
 
 
+def add_other_forms(running, content, described):
+    """Repositories that say what they need otherwise than timm does today."""
+    # timm's form before 0.9, without a part of its own for the input.
+    flat = {"architecture": "mobilenetv2_100", **described, "labels": ["ant", "bee"]}
+    flat |= {"mean": [0.4, 0.5, 0.6], "num_classes": 2}
+    running.add("old/flat", model__safetensors=content, config__json=json.dumps(flat).encode())
+    vit = {"model_type": "vit", "id2label": {"0": "ant", "1": "bee"}}
+    pixels = {"image_processor_type": "ViTImageProcessor", "resample": 2}
+    pixels |= {"size": {"height": 96, "width": 96}, "image_mean": [0.5] * 3}
+    running.add(
+        "me/vit",
+        model__safetensors=content,
+        config__json=json.dumps(vit).encode(),
+        preprocessor_config__json=json.dumps({**pixels, "image_std": [0.5] * 3}).encode(),
+    )
+
+
 @pytest.fixture(scope="module")
 def server():
     content = safetensors.torch.save(network().state_dict())
@@ -93,19 +110,7 @@ def server():
                 model__safetensors=content,
                 config__json=json.dumps({**config, **change}).encode(),
             )
-        # timm's form before 0.9, without a part of its own for the input.
-        flat = {"architecture": "mobilenetv2_100", **described, "labels": ["ant", "bee"]}
-        flat |= {"mean": [0.4, 0.5, 0.6], "num_classes": 2}
-        running.add("old/flat", model__safetensors=content, config__json=json.dumps(flat).encode())
-        vit = {"model_type": "vit", "id2label": {"0": "ant", "1": "bee"}}
-        pixels = {"image_processor_type": "ViTImageProcessor", "resample": 2}
-        pixels |= {"size": {"height": 96, "width": 96}, "image_mean": [0.5] * 3}
-        running.add(
-            "me/vit",
-            model__safetensors=content,
-            config__json=json.dumps(vit).encode(),
-            preprocessor_config__json=json.dumps({**pixels, "image_std": [0.5] * 3}).encode(),
-        )
+        add_other_forms(running, content, described)
         yield running
 
 
