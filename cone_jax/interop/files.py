@@ -4,6 +4,7 @@ Reading never executes what a file contains: PyTorch files are opened with ``wei
 pickles not at all.
 """
 
+import argparse
 import dataclasses
 import json
 import os
@@ -32,6 +33,9 @@ WRAPPERS = ("state_dict", "model", "model_state_dict", "net")
 TORCH_SUFFIXES = (".pth", ".pt", ".bin", ".tar", ".th", ".ckpt")
 # Between a file and the name of one network of several in it: checkpoint.pth#model_ema
 PART_MARK = "#"
+# Beside what PyTorch takes for safe: torchvision's, timm's and DeiT's programs keep their command's
+# arguments with the weights, which is names and values and nothing that runs.
+_HARMLESS = (argparse.Namespace,)
 # Of programs that know how to save what is in them.
 _OTHER_PROGRAMS = {".h5": "Keras", ".keras": "Keras", ".hdf5": "Keras", ".caffemodel": "Caffe"}
 LFS_POINTER = "a Git LFS pointer"
@@ -199,7 +203,11 @@ def read_torch(path: Path, part: str = "") -> dict[str, np.ndarray]:
     """
     torch = _import_torch(path)
     try:
-        with storage.local(path) as file, warnings.catch_warnings():
+        with (
+            storage.local(path) as file,
+            warnings.catch_warnings(),
+            torch.serialization.safe_globals(_HARMLESS),
+        ):
             warnings.simplefilter("ignore")  # about what it is about to refuse
             content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its unpickler and zip reader raise

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from rich import progress
 
 from cone_jax.errors import Failure, UserError, optional_module
-from cone_jax.interop import files, published
+from cone_jax.interop import files, published, transformers_names
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.models import ModelSpec
 
@@ -36,6 +36,10 @@ _TIMEOUT = 60  # seconds without an answer
 
 class DownloadFailed(Failure):
     """The network, or who is at its other end."""
+
+
+class _NoSuchFile(UserError):  # noqa: N818 - as its base, it names the user's situation
+    """A repository that is there, without this file in it."""
 
 
 class Fetched(NamedTuple):
@@ -115,11 +119,12 @@ def _from_hub(reference: str, file: str = WEIGHTS_FILE) -> Path:
     except errors.LocalEntryNotFoundError as error:
         if hub.constants.HF_HUB_OFFLINE:
             raise UserError(
-                f"{reference} is not in the cache, and HF_HUB_OFFLINE is set; unset it once"
+                f"{reference}: its {file} is not in the cache, and HF_HUB_OFFLINE is set; unset it "
+                "once"
             ) from error
         raise DownloadFailed(f"{reference} cannot be reached ({cause(error)})") from error
     except errors.EntryNotFoundError as error:
-        raise UserError(
+        raise _NoSuchFile(
             f"{reference} has no {file}; choose a repository that has, or give one of its files "
             "as https://...#sha256=..."
         ) from error
@@ -156,23 +161,34 @@ def _described(reference: str) -> Fetched:
 
 
 def _as_described(reference: str, path: Path, config: Mapping[str, Any]) -> Fetched:
+    if "pretrained_cfg" not in config and {"architecture", "input_size"} <= set(config):
+        # timm before 0.9: all in one, the names of classes as "labels".
+        own = {"architecture": config["architecture"], "label_names": config.get("labels")}
+        config = {**own, "pretrained_cfg": config}
     if "pretrained_cfg" in config:
         arguments = config.get("model_args") or {}
         published.refuse_lookalike(str(config.get("architecture", "")), reference, arguments)
         return Fetched(path, _of_timm(reference, config), spec=_own_spec(config))
-    if config.get("model_type") == "resnet":
+    if config.get("model_type") in transformers_names.MODEL_TYPES:
+        transformers_names.check(config, reference)
         options = {"stride_in_1x1": True} if config.get("downsample_in_bottleneck") else {}
         preprocessor = _json(reference, "preprocessor_config.json")
-        metadata = _of_transformers(reference, config, preprocessor)
-        return Fetched(path, metadata, options)
+        described = transformers_names.describe(reference, config, preprocessor)
+        return Fetched(path, described, options)
     return Fetched(path)
 
 
 def _json(reference: str, file: str) -> dict[str, Any]:
-    """A small file of the repository; empty where it has none."""
+    """A small file of the repository; empty where it has none, which the cache knows, too."""
+    hub = optional_module("huggingface_hub", "hub")
+    repo, revision = parse(reference)
+    known = hub.try_to_load_from_cache(repo, file, revision=revision)
+    is_known_absent = known is not None and not isinstance(known, str)
+    if hub.constants.HF_HUB_OFFLINE and is_known_absent:
+        return {}
     try:
         content = json.loads(_from_hub(reference, file).read_text(encoding="utf-8"))
-    except UserError:
+    except _NoSuchFile:
         return {}
     except ValueError as error:
         raise UserError(f"{reference}: its {file} is damaged ({error})") from error
@@ -195,12 +211,13 @@ def _of_timm(reference: str, config: Mapping[str, Any]) -> ExportMetadata:
             "weights without that"
         )
     side = math.floor(size / crop)
-    names = config.get("label_names") or found.get("label_names")
+    names = config.get("label_names") or found.get("label_names") or ()
     count = config.get("num_classes") or found.get("num_classes")
-    if not names and count == len(published.class_names()):
+    unnamed = not names and count == len(published.class_names())
+    if unnamed or published.is_imagenet(names):
         names = published.class_names()
     return ExportMetadata(
-        class_names=tuple(names or ()),
+        class_names=tuple(names),
         image_size=size,
         mean=tuple(found["mean"]),
         std=tuple(found["std"]),
@@ -208,34 +225,6 @@ def _of_timm(reference: str, config: Mapping[str, Any]) -> ExportMetadata:
             side if mode == "center" else (side, side), size, found.get("interpolation", "bicubic")
         ),
         origin={"weights": reference, "licence": found.get("license") or ""},
-    )
-
-
-# Pillow's numbers, as transformers stores them.
-_RESAMPLING = {2: "bilinear", 3: "bicubic"}
-
-
-def _of_transformers(
-    reference: str, config: Mapping[str, Any], preprocessor: Mapping[str, Any]
-) -> ExportMetadata | None:
-    if "image_mean" not in preprocessor:
-        return None
-    size = preprocessor.get("size", 224)
-    if isinstance(size, Mapping):
-        size = size.get("shortest_edge") or size.get("height", 224)
-    labels = config.get("id2label", {})
-    # Its image processor resizes to size / crop_pct first; from 384 pixels on it squashes instead.
-    crop = preprocessor.get("crop_pct", 0.875)
-    resize = int(size / crop) if size < 384 else (size, size)
-    return ExportMetadata(
-        class_names=tuple(labels[str(index)] for index in range(len(labels))),
-        image_size=size,
-        mean=tuple(preprocessor["image_mean"]),
-        std=tuple(preprocessor["image_std"]),
-        transforms=published.evaluation_transforms(
-            resize, size, _RESAMPLING.get(preprocessor.get("resample", 3), "bicubic")
-        ),
-        origin={"weights": reference},
     )
 
 

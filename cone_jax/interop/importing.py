@@ -21,23 +21,23 @@ from cone_jax import models, storage
 from cone_jax.errors import UserError
 from cone_jax.interop import files, first_resnets, hub, layouts, published, state_dict
 from cone_jax.interop.layout_rules import Layout
+from cone_jax.interop.transformers_names import LAYOUT as TRANSFORMERS
+from cone_jax.interop.transformers_names import translate as from_transformers
 from cone_jax.models import Encoder, ModelSpec, convnext, deit, resnet
 
 Variables = Mapping[str, Any]
 
-# What a released training checkpoint holds beside the network to load: PyTorch's counters, the
-# key network and the bank.
-IGNORED = re.compile(r"(.*\.)?num_batches_tracked|(module\.)?(encoder_k\..*|queue.*)")
+# What a training checkpoint holds beside the network to load: PyTorch's counters, of batches and of
+# what its averaged model has averaged, and the key network and the bank of a released one.
+IGNORED = re.compile(r"(.*\.)?num_batches_tracked|n_averaged|(module\.)?(encoder_k\..*|queue.*)")
 # What follows a backbone, as programs call it, in the wrappers that they put around a network.
-_WRAPPED = r"((module|model|net|encoder|encoder_q|backbone|student)\.)*"
+_WRAPPED = r"((module|model|timm_model|net|encoder|encoder_q|backbone|student)\.)*"
 HEADS = re.compile(
-    _WRAPPED + r"(fc|heads?|head_dist|classifier|linear|last_linear|proj\w*|pred\w*|mlp)\..*"
+    _WRAPPED + r"(fc|heads?|head_dist|classifier|linear|last_linear|proj\w*|pred\w*|mlp|pooler)\..*"
     r"|\w+/(classifier|projection|predictor)/.*"  # our own
 )
-# A ResNet's first convolution, in the layouts that there are.
-FIRST_CONVOLUTION = re.compile(
-    _WRAPPED + r"(conv1|(resnet\.)?embedder\.embedder\.convolution)\.weight"
-)
+# A ResNet's first convolution.
+FIRST_CONVOLUTION = re.compile(_WRAPPED + r"conv1\.weight")
 # A transformer's positions, in the layouts that there are.
 POSITIONS = re.compile(_WRAPPED + r"(pos_embed|encoder\.pos_embedding)|\w+/backbone/position")
 
@@ -162,7 +162,10 @@ def from_tensors(
         if found := first_resnets.translate(tensors):
             first_resnets.check(found, encoder.spec, source)
             tensors = found.tensors
-    values, report = place(tensors, encoder, variables, source=source, layout=layout)
+    own = None if layout else from_transformers(tensors)
+    values, report = place(own or tensors, encoder, variables, source=source, layout=layout)
+    if own:
+        report = dataclasses.replace(report, layout=TRANSFORMERS)
     if not (report.mapped or report.mismatched or report.reinitialised):
         raise UserError(
             f"init_from ({source}) has no tensor of {encoder.spec.name}; it begins with "
@@ -255,6 +258,7 @@ def recognise(tensors: Mapping[str, np.ndarray]) -> ModelSpec | None:
         return None
     if found := first_resnets.translate(tensors):
         tensors = found.tensors
+    tensors = from_transformers(tensors) or tensors
     for name in models.names():
         for stem in ("imagenet", "cifar"):
             for options in _shapes(name, stem, tensors):

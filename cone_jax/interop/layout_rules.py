@@ -29,22 +29,6 @@ RESNET: Rules = [
     (r"layer(\d)_(\d+)/(\w+)", lambda s, b, layer: f"layer{s}.{b}.{layer}"),
 ]
 
-# Hugging Face's transformers, read only.
-_PARTS = {"conv": "convolution", "bn": "normalization"}
-RESNET_TRANSFORMERS: Rules = [
-    (r"(conv|bn)1", lambda kind: f"resnet.embedder.embedder.{_PARTS[kind]}"),
-    (
-        r"layer(\d)_(\d+)/downsample_(conv|bn)",
-        lambda s, b, kind: f"resnet.encoder.stages.{int(s) - 1}.layers.{b}.shortcut.{_PARTS[kind]}",
-    ),
-    (
-        r"layer(\d)_(\d+)/(conv|bn)(\d)",
-        lambda s, b, kind, n: (
-            f"resnet.encoder.stages.{int(s) - 1}.layers.{b}.layer.{int(n) - 1}.{_PARTS[kind]}"
-        ),
-    ),
-]
-
 CONV_BN = {"conv": 0, "bn": 1}
 
 REGNET: Rules = [
@@ -261,7 +245,6 @@ LAYOUTS: dict[str, dict[str, Layout]] = {
     "resnet": {
         "torchvision": Layout(RESNET, "fc"),
         "cone": Layout(RESNET, "fc"),
-        "transformers": Layout(RESNET_TRANSFORMERS, "classifier.1"),
     },
     "regnetx_400mf": {"torchvision": Layout(REGNET, "fc"), "timm": Layout(REGNET_TIMM, "head.fc")},
     "mobilenet_v2": {

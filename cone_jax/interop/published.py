@@ -12,7 +12,7 @@ import difflib
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,6 +21,8 @@ from cone_jax.errors import UserError
 from cone_jax.interop.metadata import ExportMetadata
 
 IMAGENET = "imagenet"
+# Of ImageNet's classes by their first names; some lists differ in a few.
+_SAME_NAMES = 0.9
 
 # timm's networks that have the names and shapes of one of ours, and compute something else.
 _LOOKALIKES = {
@@ -29,7 +31,8 @@ _LOOKALIKES = {
     "resolution",
 }
 # What may be said of an architecture of timm without changing what it computes.
-_HARMLESS_ARGUMENTS = re.compile(r"img_size|num_classes|\w*drop\w*|global_pool")
+_HARMLESS_ARGUMENTS = re.compile(r"img_size|num_classes|\w*drop\w*")
+_USUAL_POOLING = ("avg", "token")  # of convolutional networks, of transformers
 
 
 class PublishedWeights(NamedTuple):
@@ -41,7 +44,7 @@ class PublishedWeights(NamedTuple):
     file: str  # hf://owner/name, or https://...
     sha256: str  # the digits that are published; "" where none are
     size: int
-    resize: int
+    resize: int | tuple[int, int]  # the short side, or both: 384x384
     interpolation: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -54,6 +57,13 @@ class PublishedWeights(NamedTuple):
         """What people call it: our name, its publisher's, and that with the training's."""
         name = self.id.partition(":")[2].lower()
         return self.network, name.partition(".")[0], name
+
+    @property
+    def pixels(self) -> str:
+        """How pictures become input, in few words."""
+        squashed = isinstance(self.resize, tuple)
+        cut = f"{self.size}, squashed" if squashed else f"{self.size} of {self.resize}"
+        return f"{cut}, {self.interpolation}"
 
     @property
     def metadata(self) -> ExportMetadata:
@@ -133,7 +143,12 @@ def refuse_lookalike(
                 f"{reference} is {name}, which has the names and shapes of a network here and is "
                 f"another one: {reason}; choose weights without that"
             )
-    strange = [key for key in arguments if not _HARMLESS_ARGUMENTS.fullmatch(key)]
+    strange = [
+        key
+        for key, value in arguments.items()
+        if not _HARMLESS_ARGUMENTS.fullmatch(key)
+        and not (key == "global_pool" and value in _USUAL_POOLING)
+    ]
     if strange:
         raise UserError(
             f"{reference} changes timm's {name} by {strange[0]}={arguments[strange[0]]!r}, which "
@@ -160,12 +175,33 @@ def class_names() -> tuple[str, ...]:
     return tuple(name if counts[name] == 1 else f"{name} ({number})" for name, number in pairs)
 
 
+def is_imagenet(names: Sequence[str]) -> bool:
+    """Whether these are ImageNet's classes by label, as others write them: with all synonyms, too.
+
+    >>> is_imagenet(wordnet_ids()), is_imagenet([f"{name}, X" for name in class_names()])
+    (True, True)
+    >>> is_imagenet(class_names()[::-1])
+    False
+    """
+    if tuple(names) == wordnet_ids() or len(names) != len(class_names()):
+        return len(names) == len(class_names())
+    pairs = zip(names, class_names(), strict=True)
+    firsts = sum(_first(theirs) == _first(ours) for theirs, ours in pairs)
+    return firsts > _SAME_NAMES * len(names)
+
+
+def _first(name: str) -> str:
+    """The first of several names of a class, without what tells it from another's."""
+    return re.split(r", | \(", name.replace("_", " ").lower())[0]
+
+
 def _row(row: dict[str, str]) -> PublishedWeights:
     options = (part.partition("=") for part in row["options"].split())
+    side = row["resize"].partition("x")[0]
     parsed: dict[str, Any] = {
         "options": {name: ast.literal_eval(value) for name, _, value in options},
         "size": int(row["size"]),
-        "resize": int(row["resize"]),
+        "resize": int(side) if side == row["resize"] else (int(side),) * 2,
         "mean": tuple(map(float, row["mean"].split())),
         "std": tuple(map(float, row["std"].split())),
         "top1": float(row["top1"]) if row["top1"] else None,

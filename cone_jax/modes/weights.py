@@ -21,10 +21,9 @@ def weights(arguments: Arguments, console: Console) -> None:
     say = plain_lines(console)
     lines = [("weights", "network", "pixels", "top-1 %", "licence", "on this disk")]
     for row in rows:
-        pixels = f"{row.size} of {row.resize}, {row.interpolation}"
         top1 = "" if row.top1 is None else f"{row.top1:.1f}"
         place = str(hub.cached(row.id) or "")
-        lines.append((row.id, row.network, pixels, top1, row.licence, place))
+        lines.append((row.id, row.network, row.pixels, top1, row.licence, place))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         say("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())

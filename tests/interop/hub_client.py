@@ -25,7 +25,8 @@ def main(kind: str, *given: str) -> None:
                 line = {"path": str(found.path), "transforms": described, **found._asdict()}
                 line["metadata"] = found.metadata and vars(found.metadata)
             except (UserError, Failure) as error:
-                line = {"kind": type(error).__name__, "error": str(error)}
+                kind = "UserError" if isinstance(error, UserError) else type(error).__name__
+                line = {"kind": kind, "error": str(error)}
             print(json.dumps(line, default=str))
     elif kind == "timm":
         read_by_timm(*given)

@@ -97,14 +97,15 @@ def rows() -> list[dict[str, str]]:
 
 
 def _is_usable(config: "timm.models.PretrainedCfg") -> bool:
-    """ImageNet's classes, from the centre of the picture."""
-    return config.num_classes == IMAGENET and config.crop_mode == "center"
+    """ImageNet's classes, from the centre of the picture or the picture squashed to a square."""
+    return config.num_classes == IMAGENET and config.crop_mode in ("center", "squash")
 
 
 def _of_timm(name: str, network: str, options: str) -> dict[str, str]:
     config = timm.models.get_pretrained_cfg(name)
     size = (config.test_input_size or config.input_size)[-1]
     crop = config.test_crop_pct or config.crop_pct
+    side = math.floor(size / crop)
     return {
         "id": f"timm:{name}",
         "network": network,
@@ -112,7 +113,7 @@ def _of_timm(name: str, network: str, options: str) -> dict[str, str]:
         "file": f"hf://{config.hf_hub_id}",
         "sha256": "",
         "size": str(size),
-        "resize": str(math.floor(size / crop)),
+        "resize": f"{side}x{side}" if config.crop_mode == "squash" else str(side),
         "interpolation": config.interpolation,
         "mean": " ".join(map(str, config.mean)),
         "std": " ".join(map(str, config.std)),

@@ -4,14 +4,11 @@ import csv
 import dataclasses
 import functools
 import hashlib
-import http.server
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +19,7 @@ from PIL import Image
 
 from cone_jax import interop, models
 from cone_jax.data import transforms
-from cone_jax.errors import UserError
 from cone_jax.interop import hub, metadata, published, pushing
-from cone_jax.interop.hub import DownloadFailed
 from cone_jax.interop.metadata import ExportMetadata
 from tests.detection import torchvision_oracle  # noqa: F401 - before timm
 from tests.interop import stand_in_hub
@@ -48,6 +43,23 @@ def network():
         elif name.endswith("running_mean"):
             tensor.normal_(std=0.1)
     return model
+
+
+def add_other_forms(running, content, described):
+    """Repositories that say what they need otherwise than timm does today."""
+    # timm's form before 0.9, without a part of its own for the input.
+    flat = {"architecture": "mobilenetv2_100", **described, "labels": ["ant", "bee"]}
+    flat |= {"mean": [0.4, 0.5, 0.6], "num_classes": 2}
+    running.add("old/flat", model__safetensors=content, config__json=json.dumps(flat).encode())
+    vit = {"model_type": "vit", "id2label": {"0": "ant", "1": "bee"}}
+    pixels = {"image_processor_type": "ViTImageProcessor", "resample": 2}
+    pixels |= {"size": {"height": 96, "width": 96}, "image_mean": [0.5] * 3}
+    running.add(
+        "me/vit",
+        model__safetensors=content,
+        config__json=json.dumps(vit).encode(),
+        preprocessor_config__json=json.dumps({**pixels, "image_std": [0.5] * 3}).encode(),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +88,7 @@ def server():
             "me/damaged", model__safetensors=content, config__json=b'{"pretrained_cfg": {}}'
         )
         running.add("me/no_weights", README__md=b"nothing")
+        running.add("me/bare", model__safetensors=content)
         caffe = {"model_type": "resnet", "downsample_in_bottleneck": True}
         for name, size in (("resnet", 224), ("resnet_384", {"shortest_edge": 384})):
             prepared = {"size": size, "crop_pct": 0.875, "resample": 3}
@@ -86,13 +99,18 @@ def server():
                 config__json=json.dumps(caffe).encode(),
                 preprocessor_config__json=json.dumps(prepared).encode(),
             )
-        changed = ({"architecture": "tf_efficientnet_b0"}, {"model_args": {"act_layer": "relu"}})
-        for name, change in zip(("tensorflow", "relu"), changed, strict=True):
+        changed = {
+            "tensorflow": {"architecture": "tf_efficientnet_b0"},
+            "relu": {"model_args": {"act_layer": "relu"}},
+            "maximum": {"model_args": {"global_pool": "max"}},
+        }
+        for name, change in changed.items():
             running.add(
                 f"me/{name}",
                 model__safetensors=content,
                 config__json=json.dumps({**config, **change}).encode(),
             )
+        add_other_forms(running, content, described)
         yield running
 
 
@@ -142,18 +160,34 @@ def test_files_come_through_redirects_ranges_and_the_cache(server, tmp_path):
         (line,) = client(server, tmp_path, "fetch", f"hf://{name}")
         steps = [f"resize(({size}, {size}), interpolation='bicubic')", f"centre_crop({size})"]
         assert json.loads(line)["transforms"] == steps
+    names = ("hf://old/flat", "hf://me/vit", "hf://me/bare")
+    flat, vit, bare = map(json.loads, client(server, tmp_path, "fetch", *names))
+    assert bare["transforms"] is None
+    assert flat["transforms"] == hub_says["transforms"]
+    assert flat["metadata"]["mean"] == [0.4, 0.5, 0.6]
+    assert vit["transforms"] == ["resize((96, 96), interpolation='bilinear')", "centre_crop(96)"]
+    assert flat["metadata"]["class_names"] == vit["metadata"]["class_names"] == ["ant", "bee"]
     server.requests.clear()
-    offline = client(server, tmp_path, "fetch", f"timm:{NAME}", "hf://timm/x", HF_HUB_OFFLINE="1")
-    first, second = map(json.loads, offline)
+    names = (f"timm:{NAME}", "hf://timm/x", f"hf://timm/{NAME}", "hf://me/bare")
+    offline = client(server, tmp_path, "fetch", *names, HF_HUB_OFFLINE="1")
+    first, second, third, bare = map(json.loads, offline)
     assert first["path"] == table_says["path"]
-    assert "HF_HUB_OFFLINE is set" in second["error"]
+    assert "its model.safetensors is not in the cache, and HF_HUB_OFFLINE is set" in second["error"]
+    assert third["transforms"] == table_says["transforms"]
+    assert bare["transforms"] is None
     assert not server.requests
+    # The table says what its rows need; a repository's own word is not taken for absent.
+    other = tmp_path / "other_home"
+    client(server, other, "fetch", f"timm:{NAME}")
+    (line,) = client(server, other, "fetch", f"hf://timm/{NAME}", HF_HUB_OFFLINE="1")
+    assert "its config.json is not in the cache" in json.loads(line)["error"]
 
 
 def test_what_goes_wrong_is_told_in_one_line(server, tmp_path):
     cases = {
         "hf://me/absent": "does not exist, or is private",
         "hf://me/tensorflow": "is tf_efficientnet_b0, which has the names and sh",
+        "hf://me/maximum": "changes timm's mobilenetv2_100 by global_pool='max', which",
         "hf://me/relu": "changes timm's mobilenetv2_100 by act_layer='relu', whi",
         "hf://me/damaged": "its config.json is damaged (KeyError('input_size'))",
         "hf://me/border": "prepares pictures by crop_mode 'border', which",
@@ -334,56 +368,3 @@ def test_what_is_pushed_prepares_pictures_as_the_network_does(export_with_head, 
     theirs = transform(Image.fromarray(pixels)).permute(1, 2, 0).numpy()
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert config["crop_mode"] == mode
-
-
-@pytest.fixture
-def web(tmp_path, monkeypatch):
-    """A plain web server for a folder, and an empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("NO_PROXY", "*")
-    folder = tmp_path / "web"
-    folder.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=folder)
-    )
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_files_from_the_web_are_kept_only_with_the_right_hash(web):
-    folder, address = web
-    content = io.BytesIO()
-    torch.save({"conv1.weight": torch.zeros(3)}, content)
-    digest = hashlib.sha256(content.getvalue()).hexdigest()
-    for name in ("model.pth", f"model-{digest[:8]}.pth", "model-00000000.pth"):
-        (folder / name).write_bytes(content.getvalue())
-    path = hub.fetch(f"{address}/model.pth#sha256={digest}").path
-    assert path.read_bytes() == content.getvalue()
-    (folder / "model.pth").unlink()
-    assert hub.fetch(f"{address}/model.pth#sha256={digest}").path == path  # from the cache
-    assert hub.cached(f"{address}/model.pth#sha256={digest}") == path
-    assert hub.fetch(f"{address}/model-{digest[:8]}.pth").path.exists()
-    with pytest.raises(DownloadFailed, match="is not what its name says"):
-        hub.fetch(f"{address}/model-00000000.pth")
-    assert hub.cached(f"{address}/model-00000000.pth") is None
-    pretenders = {
-        b"<!DOCTYPE html><html>Sign in</html>": "is a web page, not weights: its SHA-256",
-        b"version https://git-lfs.github.com/spec/v1\n": "is a Git LFS pointer, not weights",
-    }
-    for start, message in pretenders.items():
-        (folder / "page-00000000.pth").write_bytes(start)
-        with pytest.raises(DownloadFailed, match=message):
-            hub.fetch(f"{address}/page-00000000.pth")
-    with pytest.raises(DownloadFailed, match="the server says 404"):
-        hub.fetch(f"{address}/absent-12345678.pth")
-    with pytest.raises(UserError, match="has no hash; add #sha256="):
-        hub.fetch(f"{address}/model.pth")

@@ -312,27 +312,3 @@ def test_shortcuts_without_parameters_are_named(tmp_path):
     path = save(tmp_path, {n: v for n, v in tensors.items() if "downsample" not in n})
     with pytest.raises(UserError, match=r"shortcuts without parameters \(option A"):
         interop.load_initial(path, encoder, variables, strict=False)
-
-
-# From the modules of transformers 4: ResNetForImageClassification.
-TRANSFORMERS = {
-    "params/backbone/conv1/kernel": "resnet.embedder.embedder.convolution.weight",
-    "batch_stats/backbone/bn1/mean": "resnet.embedder.embedder.normalization.running_mean",
-    "params/backbone/layer1_0/downsample_conv/kernel": (
-        "resnet.encoder.stages.0.layers.0.shortcut.convolution.weight"
-    ),
-    "params/backbone/layer4_2/conv3/kernel": (
-        "resnet.encoder.stages.3.layers.2.layer.2.convolution.weight"
-    ),
-    "params/backbone/layer2_1/bn1/scale": (
-        "resnet.encoder.stages.1.layers.1.layer.0.normalization.weight"
-    ),
-    "params/classifier/bias": "classifier.1.bias",
-}
-
-
-def test_names_of_transformers():
-    encoder = models.create("resnet50", 10, projection=None)
-    names = layouts.names(encoder, models.abstract_variables(encoder, 32), "transformers")
-    joined = {"/".join(path): theirs for path, theirs in names.items()}
-    assert {ours: joined[ours] for ours in TRANSFORMERS} == TRANSFORMERS

@@ -35,7 +35,7 @@ def test_the_table_of_the_docs_has_the_best_of_each_network():
         (row.network, row.id.partition(":")[0]): row for row in sorted(rows, key=lambda r: r.top1)
     }
     wanted = [
-        f"| `{row.network}` | `{row.id}` | {row.size} of {row.resize}, {row.interpolation} "
+        f"| `{row.network}` | `{row.id}` | {row.pixels} "
         f"| {row.top1:.1f} | {'0.5, 0.5' if row.mean[0] == 0.5 else 'ImageNet'} |"
         for row in best.values()
     ]
