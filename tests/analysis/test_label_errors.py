@@ -60,6 +60,7 @@ def test_the_score_is_the_doubt_of_both_witnesses_and_proposes_another_class():
         assert found.scores[row] == pytest.approx(1 - belief[label])
         others = [c for c in range(3) if c != label]
         assert found.proposed[row] == max(others, key=lambda c: belief[c])
+        assert found.doubted[row] == (belief[label] < max(belief))
 
 
 @pytest.fixture(scope="module")
