@@ -25,8 +25,8 @@ def compare(arguments: Arguments, console: Console) -> None:
     table = Table(box=box.SIMPLE, show_header=True)
     for place, cells in enumerate([header, *rows]):
         table.add_column(cells[0], justify="right" if place else "left", overflow="fold")
-    for line in zip(*(row[1:] for row in [header, *rows]), strict=True):
-        table.add_row(*line)
+    for values in zip(*(row[1:] for row in [header, *rows]), strict=True):
+        table.add_row(*values)
     console.print(table)
     say = plain_lines(console)
     for line in run_comparison.verdicts(groups):
