@@ -131,11 +131,17 @@ _keeps_freed_memory: list[bool] = []  # once it does
 
 
 def expected_memory(needed: int) -> int:
-    """About how many bytes a process takes whose training step needs so many on a CPU.
+    """How much memory a process takes that trains on a CPU, roughly.
 
     Python, JAX and pictures in decoding take about 1 GiB. The C library's heap holds the step's
     temporaries 1.5 times, as they do not fit into each other's places, and 4 times where it keeps
     what is freed: docs/own_images.md has what was measured.
+
+    Args:
+        needed: bytes that the state and the temporaries of a step take.
+
+    Returns:
+        Bytes of the whole process.
 
     >>> expected_memory(2**30) // 2**20
     2560
