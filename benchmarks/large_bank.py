@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
         f"{arguments.rows} rows x 256, {arguments.classes} classes, {arguments.probs} "
         f"probabilities, {len(jax.devices())} devices, batch {arguments.batch}"
     )
-    print(train_log.overview(state, batch), flush=True)
+    print(train_log.overview(state, batch)[0], flush=True)
     step = train_step.stepper(state, batch)
     del state
     seconds = []

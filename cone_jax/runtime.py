@@ -58,15 +58,40 @@ def use_compilation_cache(directory: Path | None = None) -> None:
 
 
 def physical_memory() -> int:
-    """The bytes of the machine; 0 where the system does not tell.
+    """The bytes of the machine, or what a container may have of it; 0 where nothing tells.
 
     >>> physical_memory() >= 0
     True
     """
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return 0
+    return min(machine, *_container_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+
+
+def _container_limits(own: Path, root: Path) -> tuple[int, ...]:
+    """The limits that Linux sets the groups of this process, at least one, however large."""
+    try:
+        groups = [line.rstrip().split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        groups = []
+    files = [root / "memory.max", root / "memory/memory.limit_in_bytes"]
+    for number, controllers, name in (group for group in groups if len(group) == 3):
+        below = Path(name.lstrip("/"))
+        if number == "0":  # version 2: one tree
+            files += [root / each / "memory.max" for each in (below, *below.parents)]
+        elif "memory" in controllers.split(","):
+            files += [
+                root / "memory" / each / "memory.limit_in_bytes" for each in (below, *below.parents)
+            ]
+    limits = [2**63]
+    for file in files:
+        try:
+            limits.append(int(file.read_text()))
+        except (OSError, ValueError):  # there is none, or it says "max"
+            continue
+    return tuple(limits)
 
 
 def cache_directory() -> Path:
@@ -99,3 +124,26 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         for option, value in MALLOC_OPTIONS.items():
             mallopt(option, value)
+        _keeps_freed_memory.append(True)
+
+
+_keeps_freed_memory: list[bool] = []  # once it does
+
+
+def expected_memory(needed: int) -> int:
+    """How much memory a process takes that trains on a CPU, roughly.
+
+    Python, JAX and pictures in decoding take about 1 GiB. The C library's heap holds the step's
+    temporaries 1.5 times, as they do not fit into each other's places, and 4 times where it keeps
+    what is freed: docs/own_images.md has what was measured.
+
+    Args:
+        needed: bytes that the state and the temporaries of a step take.
+
+    Returns:
+        Bytes of the whole process.
+
+    >>> expected_memory(2**30) // 2**20
+    2560
+    """
+    return 2**30 + int(needed * (4.0 if _keeps_freed_memory else 1.5))

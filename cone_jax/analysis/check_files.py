@@ -11,8 +11,9 @@ from cone_jax.analysis import page
 from cone_jax.analysis.page import Section
 from cone_jax.analysis.tables import write_csv
 from cone_jax.data import decode
-from cone_jax.data.datasets import Dataset
+from cone_jax.data.datasets import Dataset, known_labels
 from cone_jax.data.inspection import Finding, Inspection
+from cone_jax.data.sources import file_name
 
 CSV_FILE, PAGE_FILE = "check.csv", "check.html"
 _SHOWN = 200  # findings of one kind on the page; the file has them all
@@ -115,8 +116,11 @@ def _one_problem(kind: str, inspection: Inspection, dataset: Dataset, number: in
     pictured = [each for each in found if each.record >= 0 and kind != "unreadable"][:_PICTURED]
     parts = [page.paragraph(_meaning(kind))]
     if pictured:
-        thumbnails = [_thumbnail(each, dataset) for each in pictured]
-        parts.append(Markup('<div class="others">{}</div>').format(page.join(thumbnails)))
+        parts.append(
+            Markup('<div class="others">{}</div>').format(
+                page.join(_pictured(each, dataset) for each in pictured)
+            )
+        )
     rows: Sequence[tuple[str, str]] = [(each.path, each.detail) for each in found[:_SHOWN]]
     parts.append(page.table(("path", "detail"), rows, kind="code"))
     if len(found) > _SHOWN:
@@ -124,8 +128,18 @@ def _one_problem(kind: str, inspection: Inspection, dataset: Dataset, number: in
     return Section(f"problem-{number}", kind.capitalize(), page.join(parts))
 
 
-def _thumbnail(finding: Finding, dataset: Dataset) -> Markup:
-    source = dataset.train if finding.split == "train" else dataset.test
-    picture = decode.as_pil(decode.open_image(source[finding.record].image)).copy()
+def _pictured(finding: Finding, dataset: Dataset) -> Markup:
+    """The picture in question; a copy beside what it is a copy of."""
+    own = _thumbnail(finding.split, finding.record, dataset)
+    if finding.original is None:
+        return own
+    return page.group("", [own, _thumbnail(*finding.original, dataset)])
+
+
+def _thumbnail(split: str, record: int, dataset: Dataset) -> Markup:
+    source = dataset.train if split == "train" else dataset.test
+    picture = decode.as_pil(decode.open_image(source[record].image)).copy()
     picture.thumbnail((_SIDE, _SIDE))
-    return page.thumbnail(np.asarray(picture), Path(finding.path).name, [])
+    labels = known_labels(source)
+    known = [] if labels is None else [dataset.class_names[labels[record]]]
+    return page.thumbnail(np.asarray(picture), file_name(source, record), [*known, f"in {split}"])

@@ -15,9 +15,12 @@ from typing import Any
 
 import matplotlib as mpl
 from markupsafe import Markup
+from matplotlib import font_manager
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from cone_jax import storage
+from cone_jax.data import contact_sheet
 
 PAPER, INK, MUTED, GRID = "#fefefe", "#1c2127", "#5b6672", "#dfe4ea"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#44484f")
@@ -75,7 +78,7 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 def styled() -> Iterator[None]:
     """Figures are made inside of this."""
     with mpl.rc_context(_RC), warnings.catch_warnings():
-        # Names in a script that the typeface lacks are boxes in a PNG, and right in a page.
+        # Names in a script that no font here has are boxes in a PNG, and right in a page.
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
         yield
 
@@ -92,11 +95,23 @@ def file_name(name: str) -> str:
 def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
     """Writes ``stem.png`` and ``stem.svg``; returns their paths."""
     stem.parent.mkdir(parents=True, exist_ok=True)
+    _find_fonts(figure)
     paths = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
     for path, metadata in zip(paths, ({"Software": None}, {"Date": None}), strict=True):
         with styled(), storage.replacing(path) as unfinished:
             figure.savefig(unfinished, format=path.suffix[1:], metadata=metadata)
     return paths
+
+
+def _find_fonts(figure: Figure) -> None:
+    """Lets each text fall back on fonts of the system for scripts that the typeface lacks."""
+    texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
+    families = []
+    for path in contact_sheet.font_files(text.get_text() for text in texts):
+        font_manager.fontManager.addfont(path)
+        families.append(font_manager.FontProperties(fname=path).get_name())
+    for text in texts if families else ():
+        text.set_fontfamily(["DejaVu Sans", *families])
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> Markup:

@@ -116,6 +116,24 @@ def shorten(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
+def shorten_all(names: Sequence[str], most: int) -> list[str]:
+    """Each by `shorten`; of those that would then look alike, the middle is left out instead.
+
+    >>> shorten_all(["terrier_of_Norwich", "terrier_of_Norfolk", "Sphynx"], 9)
+    ['terr…wich', 'terr…folk', 'Sphynx']
+    """
+    ends = [shorten(name, most) for name in names]
+    first, last = most // 2, (most - 1) // 2
+    return [
+        end
+        if ends.count(end) == 1
+        else f"{name[:first]}…{name[-last:]}"
+        if len(name) > most
+        else name
+        for name, end in zip(names, ends, strict=True)
+    ]
+
+
 def _open_flat_range(axes: Axes, lines: Sequence[Line]) -> None:
     """Gives values that never change a range around them, from 0 where they are 0."""
     values = np.concatenate([line.values for line in lines]).astype(float)
@@ -156,12 +174,11 @@ def _name_groups(axes: Axes, panel: MapPanel) -> None:
     if len(panel.names) <= 3:
         axes.legend(loc="best")
         return
-    for group, name in enumerate(panel.names):
+    for group, label in enumerate(shorten_all(panel.names, 14)):
         points = panel.points[panel.groups == group]
         if len(points):
             x, y = np.median(points, axis=0)
             box = {"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": GRID}
-            label = shorten(name, 14)
             axes.text(x, y, label, ha="center", va="center", weight="bold", bbox=box)
 
 
@@ -193,8 +210,7 @@ def _matrix(axes: Axes, panel: Matrix, number: str, colour_label: str) -> None:
     values = np.ma.masked_invalid(panel.values)
     mesh = axes.pcolormesh(values, cmap=_SHADES, edgecolors=PAPER, linewidth=1.5)
     rows, columns = panel.values.shape
-    row_names = [shorten(name, 28) for name in panel.rows]
-    column_names = [shorten(name, 16) for name in panel.columns]
+    row_names, column_names = shorten_all(panel.rows, 28), shorten_all(panel.columns, 16)
     axes.set_xticks(np.arange(columns) + 0.5, column_names)
     axes.set_yticks(np.arange(rows) + 0.5, row_names)
     if max(map(len, panel.columns)) > 5 or columns > _MOST_NUMBERED:

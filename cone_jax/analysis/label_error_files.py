@@ -43,6 +43,7 @@ class Finding(NamedTuple):
     remarks: tuple[str, ...]
     against: tuple[int, ...]  # training records among its neighbours with another label
     duplicates: tuple[str, ...] = ()  # of which pictures with another label it is a near copy
+    doubted: bool = False  # whether the witnesses together believe more in the proposed class
 
 
 def list_findings(
@@ -78,6 +79,7 @@ def list_findings(
                 remarks=remarks,
                 against=tuple(evidence.neighbours[row][other].tolist()),
                 duplicates=duplicates.get(record, ()),
+                doubted=bool(suspicion.doubted[row]),
             )
         )
     return sorted(findings, key=lambda each: (-each.score, each.path))
@@ -123,15 +125,19 @@ def write(
 def _compose(
     ranked: Sequence[Finding], dataset: Dataset, earlier: Sequence[Correction], note: str
 ) -> str:
-    suspicious = [each for each in ranked if each.score > _SUSPICIOUS]
+    doubted = sum(each.doubted for each in ranked)
+    agreed = 1 - doubted / max(len(ranked), 1)
     tiles = page.tiles(
         [
-            (f"{len(suspicious):,}", "labels that are more likely wrong than right"),
+            (f"{doubted:,}", "labels that classifier and neighbours together would change"),
             (f"{len(ranked):,}", "labels looked at"),
+            (f"{agreed:.0%}", "of the labels they agree with"),
         ]
     )
     bar = Markup(
-        '<p class="quiet">{} Decide on as many as you like, then save; train with '
+        '<p class="quiet">{} Where they disagree, the label is wrong or they are: the fewer labels '
+        "they agree with, the more of the doubts are mistakes of their own. Decide on as many as "
+        "you like, then save; train with "
         "<code>--config.data.corrections=corrections.csv</code>.</p>"
         '<p><button id="save" type="button">Save corrections.csv</button> '
         '<span id="count" class="quiet"></span></p>'

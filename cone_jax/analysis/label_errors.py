@@ -55,6 +55,7 @@ class Suspicion(NamedTuple):
     classifier_proposed: np.ndarray
     neighbours: np.ndarray  # [n], the same of the neighbours
     neighbours_proposed: np.ndarray
+    doubted: np.ndarray  # [n], whether both together give the proposed class more than the label
 
 
 def fold_configs(config: ConfigDict, count: int) -> list[ConfigDict]:
@@ -160,6 +161,7 @@ def suspect(evidence: Evidence, train: Evidence) -> Suspicion:
         classifier_proposed=evidence.probabilities[rows, proposed],
         neighbours=said[rows, evidence.labels],
         neighbours_proposed=said[rows, proposed],
+        doubted=belief[rows, proposed] > belief[rows, evidence.labels],
     )
 
 

@@ -161,6 +161,12 @@ def verdicts(groups: Sequence[Group]) -> list[str]:
                 "said; repeat both with --config.seed=1 and 2."
             )
             continue
+        if found.half < 1e-9 and found.mean:  # but for rounding, none
+            said.append(
+                f"{between}: {points}, the same in all of {found.seeds} paired seeds: a small test "
+                "set does that by chance; whether it is more than noise, more seeds will tell."
+            )
+            continue
         low, high = (100 * (found.mean + sign * found.half) for sign in (-1, 1))
         clear = low > 0 or high < 0
         said.append(

@@ -8,7 +8,7 @@ week of training otherwise.
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ _PAPER, _INK = (255, 255, 255), (20, 20, 20)
 _GAP = 12
 _TEXT_SIZE = 14
 _TEXT_HEIGHT = 20
-_MOST_LINES = 6
+_MOST_LINES = 6  # of a paragraph, such as the name of a class
 # Smaller pictures are enlarged by a whole factor to at least this side: pixels and names show.
 _COMFORTABLE = 96
 # They are large: a sheet of so many has about 16 million pixels.
@@ -72,11 +72,18 @@ def draw(images: np.ndarray, captions: Sequence[str], *, columns: int | None = N
         sheet.paste(picture, (left, top))
         for place, line in enumerate(lines):
             below = top + strip_height + 2 + place * _TEXT_HEIGHT
-            pen.text((left, below), line, _INK, fonts[index])
+            # A name in Arabic or Hebrew is read from the right, the caption that has it is not.
+            pen.text((left, below), line, _INK, fonts[index], direction=_direction(fonts[index]))
     return sheet
 
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+def _direction(font: Font) -> str | None:
+    """From left to right, where Pillow can be told."""
+    raqm = ImageFont.Layout.RAQM
+    return "ltr" if getattr(font, "layout_engine", None) == raqm else None
 
 
 def missing_characters(texts: Sequence[str]) -> str:
@@ -94,15 +101,29 @@ def say_missing_characters(texts: Sequence[str], say: Report) -> None:
         )
 
 
+def font_files(texts: Iterable[str]) -> list[str]:
+    """The fonts to draw `texts` with, where DejaVu Sans alone does not do."""
+    own = next(_fonts())
+    found = dict.fromkeys(_best_font(text)[0] for text in texts if not text.isascii())
+    return [path for path in found if path not in ("", own)]
+
+
 def _font(text: str) -> tuple[Font, str]:
-    """A font that has the characters of `text`, and those that it lacks.
+    """A font that has the characters of `text`, and those that it lacks."""
+    path, lacking = _best_font(text)
+    font = ImageFont.truetype(path, _TEXT_SIZE) if path else ImageFont.load_default(_TEXT_SIZE)
+    return font, lacking
+
+
+def _best_font(text: str) -> tuple[str, str]:
+    """The file of that font, "" for Pillow's own.
 
     Pillow's own has ASCII; DejaVu Sans, which comes with matplotlib, Latin, Greek and Cyrillic. For
     the rest the fonts of the system are searched: the one that has the most of it.
     """
     wanted = {character for character in text if character.isprintable()} - {" "}
     if all(character.isascii() for character in wanted):
-        return ImageFont.load_default(_TEXT_SIZE), ""
+        return "", ""
     best, lacking = "", wanted
     for path in _fonts():
         known = _known_to(path)
@@ -111,7 +132,7 @@ def _font(text: str) -> tuple[Font, str]:
             best, lacking = path, absent
         if not lacking:
             break
-    return ImageFont.truetype(best, _TEXT_SIZE), "".join(sorted(lacking))
+    return best, "".join(sorted(lacking))
 
 
 def _fonts() -> Iterator[str]:
@@ -136,27 +157,37 @@ def _known_to(path: str) -> frozenset[int]:
 def _lines(text: str, font: Font, width: int) -> list[str]:
     """`text` in lines that fit, broken between words where that is possible.
 
-    Names that begin alike stay apart; after so many lines an ellipsis ends the text.
+    Names that begin alike stay apart: of one that takes too many lines the middle is left out.
     """
     lines: list[str] = []
     for paragraph in text.split("\n"):
-        line = ""
-        for word in re.findall(r"[^\s_-]*[\s_-]?", paragraph):
-            if line and font.getlength((line + word).rstrip()) > width:
-                lines.append(line.rstrip())
-                line = ""
-            line += word
-            while font.getlength(line.rstrip()) > width and len(line) > 1:
-                fit = max(n for n in range(1, len(line)) if n == 1 or _fits(line[:n], font, width))
-                lines.append(line[:fit])
-                line = line[fit:]
-        lines.append(line.rstrip())
-    if len(lines) > _MOST_LINES:
-        last = lines[_MOST_LINES - 1]
-        while last and not _fits(last + "…", font, width):
-            last = last[:-1]
-        lines = [*lines[: _MOST_LINES - 1], last + "…"]
+        lines += _shortened(_broken(paragraph, font, width), font, width)
     return lines
+
+
+def _broken(paragraph: str, font: Font, width: int) -> list[str]:
+    lines: list[str] = []
+    line = ""
+    for word in re.findall(r"[^\s_-]*[\s_-]?", paragraph):
+        if line and font.getlength((line + word).rstrip()) > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += word
+        while font.getlength(line.rstrip()) > width and len(line) > 1:
+            fit = max(n for n in range(1, len(line)) if n == 1 or _fits(line[:n], font, width))
+            lines.append(line[:fit])
+            line = line[fit:]
+    return [*lines, line.rstrip()]
+
+
+def _shortened(lines: list[str], font: Font, width: int) -> list[str]:
+    if len(lines) <= _MOST_LINES:
+        return lines
+    half = _MOST_LINES // 2
+    last = lines[half - 1]
+    while last and not _fits(last + "…", font, width):
+        last = last[:-1]
+    return [*lines[: half - 1], last + "…", *lines[half - _MOST_LINES :]]
 
 
 def _fits(text: str, font: Font, width: int) -> bool:

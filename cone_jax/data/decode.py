@@ -100,7 +100,7 @@ class Picture:
             raise DamagedImage("the file is empty")
         self._container = image_container.inspect(bytes(data))
         if not self._container.format:
-            raise DamagedImage("not a JPEG, PNG, WebP or BMP file")
+            raise DamagedImage(_not_read(bytes(data[:64])))
         self._orientation = self._container.orientation if upright else 1
         self.is_marked = self._container.orientation in _UPRIGHT
         self._unread: ImageFile.ImageFile | None = self._open()
@@ -172,15 +172,26 @@ class Picture:
         return image if turn is None else image.transpose(turn)
 
 
+def _not_read(beginning: bytes) -> str:
+    """Why a file that no plugin is for cannot be used."""
+    name = image_container.name_unread(beginning)
+    if not name:
+        return "not a JPEG, PNG, WebP or BMP file"
+    cure = "; convert it to JPEG or PNG" if name.endswith("picture") else ""
+    return f"{name}, not a JPEG, PNG, WebP or BMP file{cure}"
+
+
 @contextlib.contextmanager
 def _damage_reported() -> Iterator[None]:
     try:
         yield
     except MemoryError:
         raise
+    except SyntaxError as error:  # how Pillow says that a structure makes no sense
+        raise DamagedImage("cannot be decoded: the file is damaged or cut off") from error
     except Exception as error:
-        # Hostile bytes make Pillow raise almost anything: OSError, SyntaxError, ValueError,
-        # struct.error, zlib.error, IndexError. All of them mean the same here.
+        # Hostile bytes make Pillow raise almost anything: OSError, ValueError, struct.error,
+        # zlib.error, IndexError. All of them mean the same here.
         raise DamagedImage(f"cannot be decoded: {error or type(error).__name__}") from error
 
 

@@ -15,6 +15,26 @@ _EXIF_PREFIX = b"Exif\0\0"
 _ORIENTATION_TAG = 0x0112
 
 
+# What files often are that are none of ours: where their signature stands, it, and their name.
+_OTHERS = (
+    (4, b"ftypheic", "a HEIC picture"),
+    (4, b"ftypheix", "a HEIC picture"),
+    (4, b"ftypmif1", "a HEIF picture"),
+    (4, b"ftypavif", "an AVIF picture"),
+    (4, b"ftyp", "a video"),
+    (0, b"GIF8", "a GIF picture"),
+    (0, b"II*\0", "a TIFF or raw picture"),
+    (0, b"MM\0*", "a TIFF or raw picture"),
+    (0, b"\0\0\0\x0cjP  ", "a JPEG 2000 picture"),
+    (0, b"%PDF", "a PDF document"),
+    (0, b"PK\x03\x04", "a ZIP archive"),
+    (0, b"<!doctype", "a web page"),
+    (0, b"<html", "a web page"),
+    (0, b"<svg", "an SVG drawing"),
+    (0, b"<?xml", "an XML text"),
+)
+
+
 class Container(NamedTuple):
     """A recognised image file: its format ('' when unknown), decodable bytes and orientation."""
 
@@ -36,6 +56,18 @@ def inspect(data: bytes) -> Container:
     if data.startswith(b"BM"):
         return Container("BMP", data, 1)
     return Container("", data, 1)
+
+
+def name_unread(data: bytes) -> str:
+    """What a file that `inspect` does not recognise is instead, as far as its first bytes tell.
+
+    >>> name_unread(b"GIF89a..."), name_unread(b"?")
+    ('a GIF picture', '')
+    """
+    for place, signature, name in _OTHERS:
+        if data[place : place + len(signature)].lower() == signature.lower():
+            return name
+    return ""
 
 
 def orientation(exif: bytes) -> int:

@@ -33,6 +33,21 @@ _ROWS_AT_A_TIME = 512
 _ELONGATED = 4.0
 _FEW = 10  # training pictures of a class
 _IMBALANCED = 10.0
+# Problems, the gravest first. Copies that mislead stand behind what cannot be read.
+_GRAVITY = (
+    "wrong level",
+    "single class",
+    "unreadable",
+    "few pictures",
+    "imbalance",
+    "not read",
+    "duplicate",
+    "near duplicate",
+    "small",
+    "elongated",
+    "extension",
+    "turned",
+)
 # Pictures that programs write and this one does not read.
 _UNREAD = (".heic", ".heif", ".avif", ".gif", ".tif", ".tiff", ".jp2", ".raw", ".dng", ".cr2")
 _FORMATS = {"JPEG": (".jpg", ".jpeg"), "PNG": (".png",), "WEBP": (".webp",), "BMP": (".bmp",)}
@@ -46,6 +61,7 @@ class Finding(NamedTuple):
     detail: str
     split: str = ""  # and the record in it, where a picture is meant
     record: int = -1
+    original: tuple[str, int] | None = None  # split and record of what it is a copy of
 
 
 class Facts(NamedTuple):
@@ -73,11 +89,11 @@ class Inspection(NamedTuple):
     counts: dict[str, np.ndarray]  # split -> readable pictures of each class
 
     def tally(self) -> dict[str, int]:
-        """How often each problem was found, the most frequent first."""
+        """How often each problem was found, the gravest first."""
         found: dict[str, int] = {}
         for finding in self.findings:
             found[finding.problem] = found.get(finding.problem, 0) + 1
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        return found
 
 
 def inspect(dataset: Dataset, image_size: int, *, root: str = "", threads: int = 4) -> Inspection:
@@ -107,7 +123,19 @@ def inspect(dataset: Dataset, image_size: int, *, root: str = "", threads: int =
         *_odd_files(pictures, image_size),
         *(_unread_files(Path(root)) if root else ()),
     ]
-    return Inspection(names, pictures, findings, counts)
+    ordered = sorted(findings, key=lambda finding: _gravity(finding.problem))
+    return Inspection(names, pictures, ordered, counts)
+
+
+def _gravity(problem: str) -> tuple[float, str]:
+    """A place in the order of problems: what makes a result worthless comes first.
+
+    >>> _gravity("unreadable") < _gravity("duplicate, other class") < _gravity("duplicate")
+    True
+    """
+    kind = problem.partition(",")[0].removesuffix(" in train and test")
+    misleads = "other class" in problem or "train and test" in problem
+    return (_GRAVITY.index("unreadable") + 0.5 if misleads else _GRAVITY.index(kind)), problem
 
 
 def quick_look(
@@ -190,7 +218,8 @@ def _duplicates(pictures: Sequence[Facts], names: Sequence[str]) -> Iterator[Fin
         if copy.label != model.label:
             kind += ", other class"
             remarks.append(f"{names[copy.label]}, there {names[model.label]}")
-        yield Finding(copy.path, kind, "; ".join(remarks), copy.split, copy.record)
+        where = (copy.split, copy.record, (model.split, model.record))
+        yield Finding(copy.path, kind, "; ".join(remarks), *where)
 
 
 def _near_duplicates(pictures: Sequence[Facts]) -> Iterator[tuple[int, int]]:
@@ -256,22 +285,32 @@ def wrong_level(root: Path, names: Sequence[str]) -> list[Finding]:
     if not parents:
         parents = [folder / name for folder in _folders(root) for name in names]
         parents = [parent for parent in parents if parent.is_dir()]
-    below = [tuple(folder.name for folder in _folders(parent)) for parent in parents]
+    below: list[tuple[str, ...]] = []
+    for parent in parents:
+        below.append(tuple(folder.name for folder in _folders(parent)))
+        if len(below[-1]) < 2:  # a class of pictures, as most are: the others need no look
+            break
     if len(names) == 1 and below and len(below[0]) > 1:
         flag = f"--config.data.path={shlex.quote(str(parents[0]))}"
         return [
             Finding(str(parents[0]), "wrong level", f"its folders look like the classes: {flag}")
         ]
-    if len(names) > 1 and len(parents) > 1 and all(len(each) > 1 for each in below):
+    if len(names) > 1 and len(parents) > 1 and len(below[-1]) > 1:
         shared = set(below[0]).intersection(*below[1:])
         if shared:
-            cure = f"every class holds folders of the same names ({', '.join(sorted(shared)[:3])})"
-            return [Finding(str(root), "wrong level", f"{cure}: these may be the classes")]
+            detail = (
+                f"every class holds folders of the same names ({', '.join(sorted(shared)[:3])}); "
+                "if these are the classes, give a folder that holds them, with the pictures of "
+                "one class together"
+            )
+            return [Finding(str(root), "wrong level", detail)]
     return []
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_dir() and each.name[0] != ".")
+    with os.scandir(path) as entries:  # asks nothing of each of a million files
+        found = [entry.path for entry in entries if entry.name[0] != "." and entry.is_dir()]
+    return sorted(map(Path, found))
 
 
 def _odd_files(pictures: Sequence[Facts], image_size: int) -> Iterator[Finding]:

@@ -237,12 +237,26 @@ def _stack(images: Sequence[np.ndarray], field: str) -> np.ndarray:
     return np.stack(images)
 
 
+def check_damaged(damaged: int, among: int, limit: float, last: str) -> None:
+    """`UserError` where too many of `among` pictures cannot be read; `last` is one of them.
+
+    A handful is never too many, unless the limit is 0: of a few hundred pictures a fraction is
+    less than one file.
+    """
+    handful = min(HANDFUL, max(among // 10, 1), among - 1) if limit > 0 else 0
+    if damaged > max(limit * among, handful):
+        raise UserError(
+            f"data: {damaged} of {among} images cannot be read, more than data.damaged_limit "
+            f"({limit:.1%}); the last was {last}; mend the files (--mode=check lists all) or "
+            "raise the limit"
+        )
+
+
 class DamageTally:
-    """Counts records that could not be read; too many end the run.
+    """Counts records that could not be read; too many end the run (`check_damaged`).
 
     Too many of all, or of those that this process has seen where it is one of several; in
-    either case of as many as it sees in an epoch. A handful is never too many, unless the limit
-    is 0: of a few hundred pictures a fraction is less than one file.
+    either case of as many as it sees in an epoch.
     """
 
     def __init__(
@@ -262,18 +276,12 @@ class DamageTally:
             if record in self._seen:
                 continue
             self._seen.add(record)
-            tenth = max(among // 10, 1)
-            handful = min(HANDFUL, tenth, among - 1) if self._limit > 0 else 0
             reason = decode.reason_unreadable(self._source, record)
             if len(self._seen) <= 5:
                 self._report(f"cannot read {self._source.describe(record)}; replaced ({reason})")
-            if len(self._seen) > max(self._limit * among, handful):
-                raise UserError(
-                    f"data: {len(self._seen)} of {among} images cannot be read, more "
-                    f"than data.damaged_limit ({self._limit:.1%}); the last was "
-                    f"{self._source.describe(record)} ({reason}); mend the files (--mode=check "
-                    "lists all) or raise the limit"
-                )
+            check_damaged(
+                len(self._seen), among, self._limit, f"{self._source.describe(record)} ({reason})"
+            )
 
 
 def read_ahead(

@@ -88,7 +88,7 @@ class Classification(Evaluator):
     ) -> ClassificationOutcome:
         """The outcome with the training pictures whose features are nearest to each example's."""
         train = run.dataset.train
-        known = _unit_rows(run, variables, train, report)
+        known = _unit_rows(run, variables, train, report, readable_only=True)
         asked = _unit_rows(run, variables, outcome.source, report)
         place = {record: row for row, record in enumerate(asked.ids.tolist())}
         rows = asked.features[[place[record] for record in outcome.examples.records.tolist()]]
@@ -105,7 +105,15 @@ class Classification(Evaluator):
         return run.dataset.test
 
 
-def _unit_rows(run: EvaluatedRun, variables: Variables, source: Source, report: Report) -> Features:
-    found = extract(run.learner, variables, run.eval_stream(source, report))
+def _unit_rows(
+    run: EvaluatedRun,
+    variables: Variables,
+    source: Source,
+    report: Report,
+    *,
+    readable_only: bool = False,
+) -> Features:
+    stream = run.eval_stream(source, report, readable_only=readable_only)
+    found = extract(run.learner, variables, stream)
     length = np.linalg.norm(found.features, axis=1, keepdims=True)
     return found._replace(features=found.features / np.maximum(length, 1e-12))

@@ -57,7 +57,12 @@ class EvaluatedRun(Protocol):
     def share(self) -> Share: ...
 
     def eval_stream(
-        self, source: Source, report: Report, transforms: Sequence[str] | None = None
+        self,
+        source: Source,
+        report: Report,
+        transforms: Sequence[str] | None = None,
+        *,
+        readable_only: bool = False,
     ) -> Iterator[HostBatch]:
         """This process's rows of every batch of `source`, each record once."""
         ...

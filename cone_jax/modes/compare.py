@@ -21,11 +21,12 @@ def compare(arguments: Arguments, console: Console) -> None:
     runs = [RunDirectory.open(directory) for directory in arguments.workdirs]
     groups = run_comparison.group_runs(runs)
     header, rows = run_comparison.table(groups)
-    table = Table(box=box.SIMPLE)
-    for place, name in enumerate(header):
-        table.add_column(name, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*row)
+    # A column for each group: a few fit a terminal, all that is known of one does not.
+    table = Table(box=box.SIMPLE, show_header=True)
+    for place, cells in enumerate([header, *rows]):
+        table.add_column(cells[0], justify="right" if place else "left", overflow="fold")
+    for values in zip(*(row[1:] for row in [header, *rows]), strict=True):
+        table.add_row(*values)
     console.print(table)
     say = plain_lines(console)
     for line in run_comparison.verdicts(groups):

@@ -52,7 +52,7 @@ class NearestPictures:
         number = directory.resolve(step)
         self._run, self._variables = run, directory.variables(run, number)
         self._source: Source = run.dataset.train
-        rows = self._look(run.eval_stream(self._source, report))
+        rows = self._look(run.eval_stream(self._source, report, readable_only=True))
         self._embedding = rows["embedding"]
         self._records, self._labels = rows["id"], rows["label"]
 

@@ -143,14 +143,7 @@ def _look_before_training(run: Run, say: Report) -> None:
     """What is wrong with data or weights comes out before anything is written."""
     datasets.check_classes(run.dataset, run.config.data, say)
     if run.config.data.source in _OF_PICTURES and distributed.is_primary():
-        from cone_jax.data import inspection  # a run on arrays has no files to look at
-
-        for split in (run.dataset.train, run.dataset.test):
-            bad, looked = inspection.quick_look(split, threads=run.config.data.threads)
-            for path, reason in bad[:_SHOWN_FILES]:
-                say(f"unreadable: {path}: {reason}")
-            if bad:
-                say(f"{len(bad)} of {looked:,} pictures cannot be read; --mode=check tells more")
+        _look_at_pictures(run, say)
     optimizer = run.config.optimizer
     if run.config.init_from:
         pretrained.check(run, say)
@@ -162,6 +155,26 @@ def _look_before_training(run: Run, say: Report) -> None:
                 f"warning: optimizer.learning_rate ({optimizer.learning_rate:g}) is one for "
                 f"training from scratch by {optimizer.name} and will undo much of init_from; "
                 "configs/finetune.py is made for it, or lower the rate or optimizer.backbone_rate"
+            )
+
+
+def _look_at_pictures(run: Run, say: Report) -> None:
+    """Folders that may not be classes, and files that cannot be read, in a few seconds."""
+    from cone_jax.data import inspection, pipeline  # a run on arrays has no files to look at
+
+    data = run.config.data
+    if data.source == "image_folder":
+        for level in inspection.wrong_level(Path(data.path).expanduser(), run.dataset.class_names):
+            say(f"warning: data.path ({level.path}): {level.detail}")
+    for split in (run.dataset.train, run.dataset.test):
+        bad, looked = inspection.quick_look(split, threads=data.threads)
+        for path, reason in bad[:_SHOWN_FILES]:
+            say(f"unreadable: {path}: {reason}")
+        if bad:
+            say(f"{len(bad)} of {looked:,} pictures cannot be read; --mode=check tells more")
+        if bad and run.share.count == 1:  # another process would wait for this one
+            pipeline.check_damaged(
+                len(bad), len(split), data.damaged_limit, f"{bad[-1][0]} ({bad[-1][1]})"
             )
 
 

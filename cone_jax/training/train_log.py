@@ -27,7 +27,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from cone_jax import distributed, objectives, storage
+from cone_jax import distributed, objectives, runtime, storage
 from cone_jax.console import Chart, Metric, Report, duration, peak_memory, plain_lines, readable
 from cone_jax.errors import TrainingFailed
 from cone_jax.evaluation.accuracy import ACCURACY_CHART
@@ -311,6 +311,7 @@ PARTS = {
     "opt_state": "optimiser",
     "bank": "bank",
 }
+_MUCH = 0.8  # of a machine's memory; the rest is the system's
 # XLA's word for it, on all backends.
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
 
@@ -318,22 +319,36 @@ _EXHAUSTED = "RESOURCE_EXHAUSTED"
 def say_memory(state: TrainState, batch: Batch, say: Report) -> None:
     """Tells the overview, and before it why there is nothing to see for a while."""
     say("compiling the training step")
-    say(overview(state, batch))
+    line, needed = overview(state, batch)
+    if jax.default_backend() != "cpu" or not needed:
+        say(line)
+        return
+    expected, there = runtime.expected_memory(needed), runtime.physical_memory()
+    say(f"{line}; the process takes about {readable(expected)}")
+    if there and expected > _MUCH * there:
+        say(
+            f"warning: that is more than {_MUCH:.0%} of the {readable(there)} here, and the system "
+            "may end the run: lower batch_size or data.image_size, or close other programs"
+        )
 
 
-def overview(state: TrainState, batch: Batch) -> str:
+def overview(state: TrainState, batch: Batch) -> tuple[str, int]:
     """One line: the memory of a device that the state holds, part by part, and a step needs.
 
-    Compiles the step, which then need not be compiled again. What a step needs beside the state
-    are mostly the activations that it keeps for the gradient.
+    And the bytes of both together, 0 where that is not known. Compiles the step, which then need
+    not be compiled again. What a step needs beside the state are mostly the activations that it
+    keeps for the gradient.
     """
     held = {name: _bytes_a_device(getattr(state, field)) for field, name in PARTS.items()}
     listing = ", ".join(f"{name} {readable(size)}" for name, size in held.items() if size)
-    line = f"memory per device: state {readable(_bytes_a_device(state))} ({listing})"
+    own = _bytes_a_device(state)
+    line = f"memory per device: state {readable(own)} ({listing})"
     analysis = train_step.lower(state, batch).compile().memory_analysis()
     if analysis is None:  # not every backend tells
-        return line
-    return f"{line}, activations and other temporaries {readable(analysis.temp_size_in_bytes)}"
+        return line, 0
+    temporaries = analysis.temp_size_in_bytes
+    told = f"{line}, activations and other temporaries {readable(temporaries)}"
+    return told, own + temporaries
 
 
 @contextlib.contextmanager

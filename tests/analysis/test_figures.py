@@ -10,6 +10,7 @@ from PIL import Image
 
 from cone_jax.analysis import figure_style, figures, page
 from cone_jax.analysis.figures import Line, MapPanel, Matrix, PullRow
+from cone_jax.data import contact_sheet
 
 STEPS = np.arange(1, 6)
 LINES = [Line(f"run <{i}>", STEPS, np.linspace(0.1, 1, 5) * (i + 1)) for i in range(3)]
@@ -150,3 +151,29 @@ def test_the_page_knows_every_colour():
     for variable in figure_style.CSS_COLOURS.values():
         assert f"{variable}:" in light
         assert f"{variable}:" in dark
+
+
+def test_names_that_begin_alike_are_told_apart_in_a_matrix():
+    names = [f"a_very_long_name_of_a_breed_of_dogs_{end}" for end in ("male", "female")]
+    panel = Matrix("", np.eye(2), names, names, "r", "c")
+    (axes,) = figures.matrices([panel], number="{:.0f}").axes
+    for labels, most in ((axes.get_yticklabels(), 28), (axes.get_xticklabels(), 16)):
+        texts = [label.get_text() for label in labels]
+        assert len(set(texts)) == 2
+        assert all(len(text) <= most for text in texts)
+
+
+def test_a_figure_takes_a_font_of_the_system_for_what_its_own_lacks(monkeypatch, tmp_path):
+    """Letters that STIX has and DejaVu Sans lacks are not all the same box."""
+    from matplotlib import get_data_path
+
+    fonts = [f"{get_data_path()}/fonts/ttf/{name}.ttf" for name in ("DejaVuSans", "STIXGeneral")]
+    drawn = []
+    for known in (fonts[:1], fonts):
+        monkeypatch.setattr(contact_sheet, "_fonts", lambda known=known: iter(known))
+        for letter in "\u1d84\u1d8a":
+            panel = Matrix("", np.eye(1), [letter], ["é"], "r", "c")
+            figure = figures.matrices([panel], number="{:.0f}")
+            drawn.append(figure_style.save(figure, tmp_path / "x")[0].read_bytes())
+    assert drawn[0] == drawn[1]  # boxes
+    assert drawn[2] != drawn[3]

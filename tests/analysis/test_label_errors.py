@@ -14,7 +14,10 @@ from cone_jax.analysis import label_error_files, label_errors
 from cone_jax.analysis.label_errors import Evidence
 from cone_jax.data import datasets
 from cone_jax.data.sources import corrections, splits
+from cone_jax.evaluation import registry
+from cone_jax.modes.evaluate import evaluate_checkpoint
 from cone_jax.modes.label_errors import find_label_errors
+from cone_jax.prediction.server import NearestPictures
 from cone_jax.training.run_directory import RunDirectory
 from tests.analysis import browser
 
@@ -57,6 +60,7 @@ def test_the_score_is_the_doubt_of_both_witnesses_and_proposes_another_class():
         assert found.scores[row] == pytest.approx(1 - belief[label])
         others = [c for c in range(3) if c != label]
         assert found.proposed[row] == max(others, key=lambda c: belief[c])
+        assert found.doubted[row] == (belief[label] < max(belief))
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +221,9 @@ def noise_pictures(folder, count):
                 Image.fromarray(pixels).save(folder / split / label / f"{number}.png")
 
 
-def test_a_picture_that_cannot_be_read_is_not_judged(tmp_path, separable_module_config):
+def test_a_picture_that_cannot_be_read_is_not_judged_and_is_nobodys_neighbour(
+    tmp_path, separable_module_config
+):
     data = tmp_path / "data"
     noise_pictures(data, 8)
     for split in ("train", "test"):
@@ -235,6 +241,18 @@ def test_a_picture_that_cannot_be_read_is_not_judged(tmp_path, separable_module_
     assert len(rows) == 2 * 15
     named = [row["path"] + row["neighbours_against"] for row in rows]
     assert not any("a/3.png" in name for name in named)
+
+    directory = RunDirectory.open(tmp_path / "run")
+    evaluators = registry.parse(directory.config.evaluation.evaluators)
+    evaluate_checkpoint(directory, "latest", Console(quiet=True), evaluators)
+    with (tmp_path / "run/evaluation/test/predictions.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    near = [row[f"nearest_{place}"] for row in rows for place in (1, 2, 3)]
+    assert near
+    assert not any(name.endswith("train/a/3.png") for name in near)
+    shown = NearestPictures(directory, "latest", lambda line: None)
+    assert 3 not in shown._records
+    assert len(shown._records) == 15
 
 
 def test_copies_with_another_label_are_told(tmp_path):

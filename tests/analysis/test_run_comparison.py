@@ -155,6 +155,10 @@ def test_a_difference_is_judged_by_paired_seeds(tmp_path):
     close = [make_run(tmp_path / f"c{s}", "paco", s, t) for s, t in enumerate((0.9, 0.95, 0.91))]
     noise = run_comparison.verdicts(run_comparison.group_runs([*cone, *close]))
     assert noise[0].endswith("within noise.")
+    alike = [make_run(tmp_path / f"d{s}", "paco", s, t - 0.02) for s, t in enumerate(A[:2])]
+    same = run_comparison.verdicts(run_comparison.group_runs([*cone, *alike]))
+    assert "-2.00 points of test/top1, the same in all of 2 paired seeds" in same[0]
+    assert "more seeds will tell" in same[0]
 
 
 def test_parameters_tell_networks_with_and_without_a_head_apart(tmp_path):

@@ -108,3 +108,37 @@ def test_characters_without_a_font_are_named(monkeypatch):
 
     monkeypatch.setattr(font_manager, "findSystemFonts", list)
     assert contact_sheet.missing_characters(["owl 猫"]) == "猫"
+
+
+def test_of_an_endless_name_both_ends_are_shown():
+    font = contact_sheet._font("a")[0]
+    name = "_".join(["endless"] * 12)
+    first, second = f"99% {name}_male,", f"is {name}_female"
+    lines = contact_sheet._lines(f"{first}\n{second}", font, 96)
+    assert len(lines) == 12
+    assert all(font.getlength(line) <= 96 for line in lines)
+    for half, whole in ((lines[:6], first), (lines[6:], second)):
+        begin, _, end = "".join(half).partition("…")
+        assert whole.startswith(begin)
+        assert whole.endswith(end)
+        assert end.endswith(whole[-6:])
+
+
+def test_a_caption_with_a_name_read_from_the_right_begins_at_the_left():
+    """The picture of "99% כלב" begins with the figure."""
+
+    def ink(caption):
+        sheet = np.asarray(contact_sheet.draw(solid(1, 96), [caption]).convert("L"))
+        return sheet[96 + contact_sheet._GAP :] < 128
+
+    whole, figure = ink("99% כלב"), ink("99% é")
+    columns = figure.any(axis=0).nonzero()[0]
+    width = columns[0] + 18  # two digits
+    assert (whole[:, :width] == figure[: len(whole), :width]).all()
+
+
+def test_texts_name_the_fonts_that_they_need(monkeypatch):
+    known = {"DejaVu": "é", "cjk": "猫犬", "other": "猫"}
+    monkeypatch.setattr(contact_sheet, "_fonts", lambda: iter(known))
+    monkeypatch.setattr(contact_sheet, "_known_to", lambda path: frozenset(map(ord, known[path])))
+    assert contact_sheet.font_files(["owl", "é", "猫", "犬"]) == ["cjk"]

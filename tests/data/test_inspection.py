@@ -1,12 +1,14 @@
 """A folder with one of every kind of trouble: each is found, and nothing else is."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from cone_jax.__main__ import main
+from cone_jax.analysis import check_files
 from cone_jax.config import load_recipe
 from cone_jax.data import datasets, decode, inspection
 from cone_jax.data.pipeline import NOT_DAMAGED, DamageTally
@@ -209,3 +211,65 @@ def test_training_lists_unreadable_files_before_it_begins(config, folder, tmp_pa
         reason = "not a JPEG, PNG, WebP or BMP file"
         assert f"unreadable: {folder}/{split}/owl/00.jpg: {reason}" in said
     assert any("1 of 24 pictures cannot be read" in line for line in said)
+
+
+def test_two_folders_of_the_same_classes_bring_a_warning_before_training(config, folder):
+    """``anna/owl``, ``bob/owl``: who took a picture is not what is on it."""
+    from cone_jax.training import loop
+    from cone_jax.training.run import Run
+
+    for split, name in (("train", "anna"), ("test", "bob")):
+        (folder / split).rename(folder / name)
+    said: list[str] = []
+    loop._look_before_training(Run.open(config), said.append)
+    (warning,) = [line for line in said if "folders of the same names" in line]
+    assert warning.startswith(f"warning: data.path ({folder}): every class holds")
+    assert "(owl, tit)" in warning
+
+
+def test_too_many_unreadable_files_end_a_run_before_anything_is_compiled(config, folder):
+    from cone_jax.training import loop
+    from cone_jax.training.run import Run
+
+    for index in range(3):  # of 24; two are a handful
+        (folder / f"train/owl/{index:02}.jpg").write_bytes(b"")
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"3 of 24 images cannot be read.*02.jpg \(the file is"):
+        loop._look_before_training(Run.open(config), said.append)
+    config.data.damaged_limit = 0.2
+    loop._look_before_training(Run.open(config), said.append)
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "a HEIC picture"),
+        (b"GIF89a\1\0\1\0", "a GIF picture"),
+        (b"II*\0\x08\0\0\0", "a TIFF or raw picture"),
+        (b"<!DOCTYPE html><title>404", "a web page"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(config, folder, file, named):
+    (folder / "train/owl/00.jpg").write_bytes(file)
+    told = problems(config)["unreadable"]
+    assert told.startswith(f"train/owl/00.jpg: {named}, not a JPEG")
+    assert told.endswith("convert it to JPEG or PNG") == named.endswith("picture")
+
+
+def test_the_gravest_comes_first_and_a_copy_is_shown_beside_its_original(config, folder, tmp_path):
+    whole = (folder / "train/owl/00.jpg").read_bytes()
+    for index in range(4):
+        photograph(200 + index, (600, 60)).save(folder / f"train/tit/wide{index}.png")
+    (folder / "train/owl/twin.jpg").write_bytes(whole)
+    (folder / "test/tit/leak.jpg").write_bytes(whole)
+    (folder / "train/tit/cut.jpg").write_bytes(whole[: len(whole) // 2])
+    dataset = datasets.open_dataset(config.data)
+    found = inspection.inspect(dataset, config.data.image_size, root=config.data.path)
+    leak = "duplicate in train and test, other class"
+    assert list(found.tally()) == ["unreadable", leak, "duplicate", "elongated"]
+    check_files.write(found, dataset, tmp_path / "run")
+    text = (tmp_path / "run/check.html").read_text()
+    pairs = re.findall(r'<div class="group">(.*?)</div>\s*</div>\s*</div>', text, re.DOTALL)
+    shown = [re.findall(r"<b>(.*?)</b>", pair) for pair in pairs]
+    assert shown == [["leak.jpg", "00.jpg"], ["twin.jpg", "00.jpg"]]
+    assert "in test" in pairs[0]

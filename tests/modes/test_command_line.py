@@ -247,6 +247,26 @@ def test_memory_is_fetched_from_the_system_once_unless_the_user_says_otherwise(u
     assert second < 100 or (user and second > first / 2)
 
 
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/\n", {"memory.max": "8589934592"}, 2**33),
+        ("0::/a/b\n", {"a/memory.max": "1024", "a/b/memory.max": "max"}, 1024),
+        ("5:cpu,memory:/x\n", {"memory/x/memory.limit_in_bytes": "4096"}, 4096),
+        ("0::/\n", {"memory.max": "max"}, 2**63),
+        ("", {}, 2**63),
+    ],
+)
+def test_memory_is_what_a_container_may_have(groups, files, limit, tmp_path):
+    for name, text in files.items():
+        file = tmp_path / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    own = tmp_path / "own"
+    own.write_text(groups)
+    assert min(runtime._container_limits(own, tmp_path / "cgroup")) == limit
+
+
 @pytest.mark.parametrize("megabytes", [200, 600])
 def test_the_end_of_a_run_tells_the_memory_that_it_took(megabytes):
     """Also in a process that a larger one has started, as this one has."""

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def test_compare_prints_and_writes(main, two_runs, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "90.00%" in printed
     assert "80.00%" in printed
+    assert re.search(r"run +cone +cross_entropy\s", printed)  # whole, also in 80 columns
     assert (tmp_path / "out" / "comparison.html").exists()
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from cone_jax import distributed, training
+from cone_jax import distributed, runtime, training
 from cone_jax.errors import TrainingFailed
 from cone_jax.evaluation import inference
 from cone_jax.training import loop, train_log
@@ -23,7 +23,7 @@ def test_parts_of_the_state_are_counted_on_one_device(separable_config):
     run = Run.open(separable_config)
     state = run.init_state()
     batch = next(run.train_stream(0, print))
-    line = train_log.overview(state, batch)
+    line, needed = train_log.overview(state, batch)
     sizes = {
         name: float(value) * UNITS[unit]
         for name, value, unit in re.findall(r"([a-z][a-z ]*) ([\d.]+) (B|KiB|MiB)", line)
@@ -37,6 +37,21 @@ def test_parts_of_the_state_are_counted_on_one_device(separable_config):
     parts = sum(sizes[name] for name in ("network", "momentum network", "optimiser", "bank"))
     assert parts < sizes["state"] < parts * 1.2  # and BatchNorm statistics
     assert sizes["activations and other temporaries"] > 0
+    both = sizes["state"] + sizes["activations and other temporaries"]
+    assert needed == pytest.approx(both, rel=0.02)
+
+
+@pytest.mark.parametrize(("gibibytes", "warned"), [(0, False), (1, True), (64, False)])
+def test_what_the_process_will_take_is_told_and_a_small_machine_warned_of(
+    separable_config, monkeypatch, gibibytes, warned
+):
+    monkeypatch.setattr(runtime, "physical_memory", lambda: gibibytes * 2**30)
+    run, said = Run.open(separable_config), []
+    train_log.say_memory(run.init_state(), next(run.train_stream(0, print)), said.append)
+    assert re.search(r"temporaries [\d.]+ \w+; the process takes about 1.0 GiB$", said[1])
+    assert [
+        line.startswith("warning: that is more than 80% of the 1.0 GiB") for line in said[2:]
+    ] == [True] * warned
 
 
 def test_memory_is_told_before_the_first_step_and_once(separable_config, monkeypatch, tmp_path):
