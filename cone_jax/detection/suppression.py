@@ -34,9 +34,12 @@ def nms(
 ) -> tuple[Int[Array, " max_outputs"], Bool[Array, " max_outputs"]]:
     """Keeps boxes greedily by score: each drops those that overlap it by more than the threshold.
 
+    Works in `jit` and `vmap`, and in any float type, in float32 inside. A choice has no gradient:
+    that of ``boxes[index]`` is the gather's.
+
     Args:
-        boxes: N boxes x0, y0, x1, y1.
-        scores: -inf (or NaN) marks a box that does not exist.
+        boxes: N boxes x0, y0, x1, y1; N may be 0.
+        scores: of each box; -inf (or NaN) marks one that does not exist.
         iou_threshold: the largest `iou` that two kept boxes may have.
         max_outputs: places in the result.
         groups: only boxes of one group suppress each other, such as those of a class or a level.
@@ -50,7 +53,12 @@ def nms(
     >>> index.tolist(), valid.tolist()
     ([1, 2, 0], [True, True, False])
     """
+    # A traced order cannot sort NumPy's arrays.
+    boxes, scores = (lax.stop_gradient(jnp.asarray(x, jnp.float32)) for x in (boxes, scores))
+    box_lib.require_shape(boxes)
     number = boxes.shape[0]
+    if scores.shape != (number,):
+        raise ValueError(f"scores {scores.shape} must be {(number,)}, one for each of the boxes")
     if number == 0:
         return jnp.zeros(max_outputs, jnp.int32), jnp.zeros(max_outputs, bool)
     tile = min(TILE, number)
@@ -95,8 +103,6 @@ def _best_first(
 
     Groups are compared: that costs less precision than the usual shift of coordinates.
     """
-    # A traced order cannot sort NumPy's arrays.
-    boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
     number = len(boxes)
     groups = jnp.zeros(number, jnp.int32) if groups is None else jnp.asarray(groups, jnp.int32)
     scores, order = lax.top_k(jnp.where(jnp.isnan(scores), -jnp.inf, scores), number)
