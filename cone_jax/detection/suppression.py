@@ -34,8 +34,7 @@ def nms(
 ) -> tuple[Int[Array, " max_outputs"], Bool[Array, " max_outputs"]]:
     """Keeps boxes greedily by score: each drops those that overlap it by more than the threshold.
 
-    Works in `jit` and `vmap`, and in any float type, in float32 inside. A choice has no gradient:
-    that of ``boxes[index]`` is the gather's.
+    Computes in float32. A choice has no gradient; that of ``boxes[index]`` is the gather's.
 
     Args:
         boxes: N boxes x0, y0, x1, y1; N may be 0.
@@ -53,13 +52,8 @@ def nms(
     >>> index.tolist(), valid.tolist()
     ([1, 2, 0], [True, True, False])
     """
-    # A traced order cannot sort NumPy's arrays.
-    boxes, scores = (lax.stop_gradient(jnp.asarray(x, jnp.float32)) for x in (boxes, scores))
-    box_lib.require_shape(boxes)
-    number = boxes.shape[0]
-    if scores.shape != (number,):
-        raise ValueError(f"scores {scores.shape} must be {(number,)}, one for each of the boxes")
-    if number == 0:
+    boxes, scores = _checked(boxes, scores)
+    if (number := len(boxes)) == 0:
         return jnp.zeros(max_outputs, jnp.int32), jnp.zeros(max_outputs, bool)
     tile = min(TILE, number)
     order, exists, sorted_boxes, sorted_groups = _best_first(boxes, scores, groups, tile)
@@ -87,10 +81,18 @@ def nms(
             kept.groups.at[target].set(group, mode="drop"),
         )
 
-    # Tiles of sorted boxes are decided in turn, until enough are found: what earlier tiles kept
-    # suppresses first, then the tile is iterated until nothing changes, the greedy result.
+    # Tiles in turn, until enough are found: first what earlier ones kept suppresses, then the own.
     kept = lax.while_loop(unfinished, next_tile, _nothing(max_outputs))
     return _indices(kept, order)
+
+
+def _checked(boxes: jax.Array, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """As float32 arrays of JAX's, since a traced order cannot sort NumPy's."""
+    boxes, scores = (lax.stop_gradient(jnp.asarray(x, jnp.float32)) for x in (boxes, scores))
+    box_lib.require_shape(boxes)
+    if scores.shape != boxes.shape[:1]:
+        raise ValueError(f"scores {scores.shape} must be {boxes.shape[:1]}, one for each box")
+    return boxes, scores
 
 
 def _best_first(
