@@ -89,7 +89,9 @@ def precision_recall(outcome: DetectionOutcome) -> Figure:
             known = precision[:, (precision > -1).all(axis=0)]
             mean = 100 * known.mean(axis=1) if known.size else np.zeros(101)
             lines.append(figures.Line(f"{kind} {overlap}", recall, mean))
-    return figures.curves(lines, y_label="precision, %", x_label="recall, %")
+    figure = figures.curves(lines, y_label="precision, %", x_label="recall, %")
+    figure.axes[0].set_ylim(0.0, 105.0)
+    return figure
 
 
 def pictures(
@@ -109,7 +111,8 @@ def pictures(
             continue
         entries = drawn_entries(by_picture.get(index, []), names)
         drawn.append(object_drawing.draw(pixels, entries))
-        captions.append(Path(outcome.source.describe(index)).name)
+        name, found = Path(outcome.source.describe(index)).name, by_picture.get(index, [])
+        captions.append(f"{name}: {len(entries)} of {len(found)} drawn")
     return drawn, captions
 
 
@@ -144,7 +147,8 @@ def section(run: RunDirectory, step: int | str) -> Section | None:
     paper_header, paper_rows = paper_table(outcome)
     parts = [
         page.paragraph(
-            f"{len(outcome.source):,} test pictures at step {number:,}; drawn from a score of 50 %."
+            f"{len(outcome.source):,} test pictures at step {number:,}; of what was found on each, "
+            "objects with a score of 50 % or more are drawn."
         ),
         page.group("", (page.thumbnail(*each, []) for each in zip(drawn, captions, strict=True))),
         page.grid(

@@ -11,7 +11,8 @@ _COLOURS = np.array(
     [(0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233)]
 )
 _MASK_SHARE = 0.45
-_TEXT_SIZE, _LINES_OF_TEXT = 12, 40  # at least so large, at most so many in a picture
+# At least so large, in a small picture and otherwise; at most so many lines in a picture.
+_SMALLEST_TEXT, _TEXT_SIZE, _LINES_OF_TEXT = 8, 12, 40
 
 
 class Drawn(NamedTuple):
@@ -38,7 +39,8 @@ def draw(image: np.ndarray, objects: Sequence[Drawn]) -> np.ndarray:
             pixels[each.mask] = (1 - _MASK_SHARE) * pixels[each.mask] + _MASK_SHARE * tint
     picture = Image.fromarray(pixels.astype(np.uint8))
     shorter = min(picture.size)
-    font = ImageFont.load_default(max(_TEXT_SIZE, shorter // _LINES_OF_TEXT))
+    least = _TEXT_SIZE if shorter >= 160 else _SMALLEST_TEXT
+    font = ImageFont.load_default(max(least, shorter // _LINES_OF_TEXT))
     pen, wide = ImageDraw.Draw(picture), 1 + (shorter >= 200) + (shorter >= 600)
     for each in reversed(objects):
         x0, y0, x1, y1 = (float(value) for value in each.box)

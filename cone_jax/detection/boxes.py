@@ -1,11 +1,13 @@
 """Boxes as arrays [..., 4] of x0, y0, x1, y1 in pixels, and the code that heads predict them in.
 
 A box covers the continuous range from its first to its second corner, so its width is
-``x1 - x0``. Every function is finite for every finite input: a box without area overlaps nothing.
+``x1 - x0``. Every function is finite for boxes of up to 1e18 pixels (areas are float32): a box
+without area overlaps nothing.
 """
 
 import math
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -16,6 +18,19 @@ Weights = tuple[float, float, float, float]
 MAX_LOG_SCALE = math.log(1000.0 / 16)
 # Codes are logarithms of sides. A shorter side counts as this one.
 MIN_SIDE = 1e-6
+
+
+def require_shape(boxes: jax.Array) -> None:
+    """Raises `ValueError` unless boxes are [N, 4].
+
+    >>> require_shape(jnp.zeros((3, 5)))
+    Traceback (most recent call last):
+    ValueError: boxes (3, 5) must be [N, 4]: x0, y0, x1, y1; for a batch use jax.vmap
+    """
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(
+            f"boxes {boxes.shape} must be [N, 4]: x0, y0, x1, y1; for a batch use jax.vmap"
+        )
 
 
 def area(boxes: Boxes) -> Float[Array, "*N"]:

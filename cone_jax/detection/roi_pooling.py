@@ -39,13 +39,14 @@ def roi_align(
 
     A bin is the mean of samples that are interpolated between the four cells around them:
     $\sum_h \sum_w \max(0, 1 - |y - h|) \max(0, 1 - |x - w|) F_{hw}$. Samples beyond the map by more
-    than one cell are 0. A gradient reaches the features, never the boxes.
+    than one cell are 0. A gradient reaches the features, never the boxes. Every cell takes part in
+    the products, if only with the weight 0, so that a map must be finite everywhere.
 
     Reference: He et al., "Mask R-CNN", arXiv 1703.06870.
 
     Args:
         features: a map of C channels.
-        boxes: x0, y0, x1, y1 in pixels of the image.
+        boxes: x0, y0, x1, y1 in pixels of the image; N may be 0.
         spatial_scale: the size of the map divided by that of the image.
         output_size: bins per axis.
         sampling_ratio: samples per axis and bin; 0 takes ``ceil(side / output_size)``.
@@ -103,6 +104,7 @@ def multilevel_roi_align(
     [0.0, 1.0]
     """
     pyramid, boxes = [_floating(each) for each in pyramid], jnp.asarray(boxes, jnp.float32)
+    box_lib.require_shape(boxes)
     levels = box_levels(boxes, count=len(pyramid))
 
     def pool(chunk: tuple[Array, Array]) -> Array:
@@ -225,8 +227,10 @@ def axis_weights(
 
 
 def _floating(features: jax.Array) -> jax.Array:
-    """Products are taken in the type of the map, and whole numbers have no room for weights."""
+    """One map, in a type for products: whole numbers have no room for weights."""
     features = jnp.asarray(features)
+    if features.ndim != 3:
+        raise ValueError(f"features {features.shape} must be [H, W, C]; for a batch use jax.vmap")
     floating = jnp.issubdtype(features.dtype, jnp.floating)
     return features if floating else features.astype(jnp.float32)
 

@@ -34,9 +34,11 @@ def nms(
 ) -> tuple[Int[Array, " max_outputs"], Bool[Array, " max_outputs"]]:
     """Keeps boxes greedily by score: each drops those that overlap it by more than the threshold.
 
+    Computes in float32. A choice has no gradient; that of ``boxes[index]`` is the gather's.
+
     Args:
-        boxes: N boxes x0, y0, x1, y1.
-        scores: -inf (or NaN) marks a box that does not exist.
+        boxes: N boxes x0, y0, x1, y1; N may be 0.
+        scores: of each box; -inf (or NaN) marks one that does not exist.
         iou_threshold: the largest `iou` that two kept boxes may have.
         max_outputs: places in the result.
         groups: only boxes of one group suppress each other, such as those of a class or a level.
@@ -50,8 +52,8 @@ def nms(
     >>> index.tolist(), valid.tolist()
     ([1, 2, 0], [True, True, False])
     """
-    number = boxes.shape[0]
-    if number == 0:
+    boxes, scores = _checked(boxes, scores)
+    if (number := len(boxes)) == 0:
         return jnp.zeros(max_outputs, jnp.int32), jnp.zeros(max_outputs, bool)
     tile = min(TILE, number)
     order, exists, sorted_boxes, sorted_groups = _best_first(boxes, scores, groups, tile)
@@ -79,10 +81,18 @@ def nms(
             kept.groups.at[target].set(group, mode="drop"),
         )
 
-    # Tiles of sorted boxes are decided in turn, until enough are found: what earlier tiles kept
-    # suppresses first, then the tile is iterated until nothing changes, the greedy result.
+    # Tiles in turn, until enough are found: first what earlier ones kept suppresses, then the own.
     kept = lax.while_loop(unfinished, next_tile, _nothing(max_outputs))
     return _indices(kept, order)
+
+
+def _checked(boxes: jax.Array, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """As float32 arrays of JAX's, since a traced order cannot sort NumPy's."""
+    boxes, scores = (lax.stop_gradient(jnp.asarray(x, jnp.float32)) for x in (boxes, scores))
+    box_lib.require_shape(boxes)
+    if scores.shape != boxes.shape[:1]:
+        raise ValueError(f"scores {scores.shape} must be {boxes.shape[:1]}, one for each box")
+    return boxes, scores
 
 
 def _best_first(
@@ -95,8 +105,6 @@ def _best_first(
 
     Groups are compared: that costs less precision than the usual shift of coordinates.
     """
-    # A traced order cannot sort NumPy's arrays.
-    boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
     number = len(boxes)
     groups = jnp.zeros(number, jnp.int32) if groups is None else jnp.asarray(groups, jnp.int32)
     scores, order = lax.top_k(jnp.where(jnp.isnan(scores), -jnp.inf, scores), number)

@@ -107,13 +107,15 @@ def evaluate(
 
 
 def _completed(truth: Mapping[str, Any]) -> dict[str, Any]:
+    """With what the JSON may lack, and ids from 1: an object 0 counts as never found."""
     annotations = [
         {
             "area": each["bbox"][2] * each["bbox"][3],
             "iscrowd": 0,
             **each,
+            "id": number,
         }
-        for each in truth["annotations"]
+        for number, each in enumerate(truth["annotations"], 1)
     ]
     return {**truth, "annotations": annotations}
 

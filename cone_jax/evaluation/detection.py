@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from flax import traverse_util
 from ml_collections import ConfigDict
 
 from cone_jax import distributed, objectives
@@ -114,21 +115,49 @@ def score(source: Source, found: Sequence[dict[str, Any]], *, with_masks: bool) 
 
 
 def with_precise_statistics(run: EvaluatedRun, variables: Variables) -> Variables:
-    """`variables` with BatchNorm's statistics averaged over training batches, where asked for.
+    r"""`variables` with BatchNorm's statistics over many training batches, where asked for.
 
     A running average is mostly of parameters that the network no longer has (precise BN: Wu and
-    Johnson, "Rethinking Batch in BatchNorm", arXiv 2105.07576). The batches are those of the first
-    steps, the same at each evaluation.
+    Johnson, "Rethinking 'Batch' in BatchNorm", arXiv 2105.07576). With the batches' means and
+    variances: $\mu = E[\mu_B]$, $\sigma^2 = E[\mu_B^2 + \sigma_B^2] - \mu^2$. The batches are those
+    of the first steps, the same at each evaluation.
     """
     count = settings_of(run.learner).precise_bn_batches
     if not count:
         return variables
-    total: Any = None
-    for batch in _first_batches(run, count):
-        found = _batch_statistics(run.learner, variables, batch)
+    precise = over_batches(
+        _batch_statistics(run.learner, variables, batch) for batch in _first_batches(run, count)
+    )
+    return {**variables, "batch_stats": jax.device_put(precise, distributed.replicated(run.mesh))}
+
+
+def over_batches(statistics: Iterable[Any]) -> Any:
+    """BatchNorm's statistics of several batches -> those of all together, float32.
+
+    >>> each = [{"bn": {"mean": np.array([m]), "var": np.array([1.0])}} for m in (-2.0, 2.0)]
+    >>> {name: value.tolist() for name, value in over_batches(each)["bn"].items()}
+    {'mean': [0.0], 'var': [5.0]}
+    """
+    count, total = 0, None
+    for batch in statistics:
+        found = _with_squares(batch, 1)
         total = found if total is None else jax.tree.map(np.add, total, found)
-    mean = jax.tree.map(lambda sums: sums / np.float32(count), total)
-    return {**variables, "batch_stats": jax.device_put(mean, distributed.replicated(run.mesh))}
+        count += 1
+    precise = _with_squares(jax.tree.map(lambda sums: sums / count, total), -1)
+    return jax.tree.map(lambda value: value.astype(np.float32), precise)
+
+
+def _with_squares(statistics: Any, sign: int) -> Any:
+    """Variances plus or minus the square of their mean, in float64; plus, they can be averaged."""
+    flat = {
+        path: np.asarray(value, np.float64)
+        for path, value in traverse_util.flatten_dict(statistics).items()
+    }
+    changed = {
+        path: value + sign * np.square(flat[*path[:-1], "mean"]) if path[-1] == "var" else value
+        for path, value in flat.items()
+    }
+    return traverse_util.unflatten_dict(changed)
 
 
 def _first_batches(run: EvaluatedRun, count: int) -> Iterator[dict[str, jax.Array]]:

@@ -43,6 +43,15 @@ class Detection(Detector, Objective, path="objective.detection"):
 
         return is_frozen(self, path)
 
+    def missing_weights(self) -> str:
+        if self.backbone_norm == "batch" and self.freeze_at == 0:
+            return ""
+        return (
+            f"objective.detection.backbone_norm ({self.backbone_norm!r}) and freeze_at "
+            f"({self.freeze_at}) keep random layers as they are: give weights, or set them to "
+            "'batch' and 0"
+        )
+
     def check_settings(self, settings: Settings) -> None:
         self.network(settings.model, 1, "cpu")
         if settings.model.stem != "imagenet":

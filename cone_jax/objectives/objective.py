@@ -167,6 +167,10 @@ class Objective(Section, abc.ABC):
         """Whether the parameter at `path` stays as it is, where `needs.constants` says some do."""
         return False
 
+    def missing_weights(self) -> str:
+        """What is wrong with training from scratch, and the cure; "" where nothing is."""
+        return ""
+
     def check_settings(self, settings: Settings) -> None:
         """Raises `UserError` where the rest of a config does not suit the method."""
 

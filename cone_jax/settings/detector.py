@@ -26,7 +26,7 @@ class Detector(Section, path="objective.detection"):
         2, "this many first stages, the stem counts as one, are not trained", low=0, high=5
     )
     precise_bn_batches: int = field(
-        0, "before evaluation BatchNorm's statistics are averaged over so many batches", low=0
+        0, "before evaluation BatchNorm's statistics are taken over so many batches", low=0
     )
 
     pyramid_channels: int = field(256, "of every level", low=1)

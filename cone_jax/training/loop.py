@@ -156,6 +156,8 @@ def _look_before_training(run: Run, say: Report) -> None:
                 f"training from scratch by {optimizer.name} and will undo much of init_from; "
                 "configs/finetune.py is made for it, or lower the rate or optimizer.backbone_rate"
             )
+    elif warning := run.learner.objective.missing_weights():
+        say(f"warning: init_from is empty, but {warning}")
 
 
 def _look_at_pictures(run: Run, say: Report) -> None:

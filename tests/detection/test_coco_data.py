@@ -319,6 +319,15 @@ def test_what_repeats_the_ground_truth_scores_100(content, tmp_path):
     assert boxes.precision.shape == (10, 101, 2)
 
 
+def test_an_object_with_the_id_0_can_be_found(content, tmp_path):
+    """pycocotools takes a match with it for none; labelling programs do count from 0."""
+    data = coco.read(written(content, tmp_path), tmp_path)
+    found = perfect(data, masks=False)
+    content["annotations"][0]["id"] = 0
+    alone = coco_metric.evaluate(content, found, kind="bbox", image_ids=[7])
+    assert alone.per_class[18] == pytest.approx(100)
+
+
 def test_nothing_found_scores_0_and_false_boxes_cost(content, tmp_path):
     data = coco.read(written(content, tmp_path), tmp_path)
     assert coco_metric.evaluate(content, [], kind="bbox").summary["ap"] == 0

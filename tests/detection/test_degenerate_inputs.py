@@ -137,6 +137,19 @@ def test_100_objects_and_an_empty_picture_are_no_exception(name):
 
 
 @pytest.mark.parametrize("name", PRESETS)
+def test_objects_outside_leave_all_anchors_negative(name):
+    losses = losses_are_finite(name, [(-400, -400, -380, -390), (900, 900, 950, 930)])
+    assert losses["rpn_box"] == 0
+    assert losses["rpn_objectness"] > 0
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_one_pixel_has_an_anchor_of_its_own(name):
+    losses = losses_are_finite(name, [(31, 17, 32, 18)])
+    assert all(value > 0 for value in losses.values())
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_padding_of_the_ground_truth_changes_nothing(name):
     _, _, step = compiled(name)
     images = np.random.default_rng(3).normal(size=(IMAGES, SIDE, SIDE, 3)).astype(np.float32)

@@ -15,7 +15,7 @@ from cone_jax import distributed, training
 from cone_jax.data import datasets
 from cone_jax.errors import UserError
 from cone_jax.recipes import coco
-from cone_jax.training import pretrained
+from cone_jax.training import loop, pretrained
 from cone_jax.training.run import Run
 from cone_jax.training.train_step import train_step
 from tests.detection import shapes
@@ -86,8 +86,11 @@ def test_interrupted_equals_uninterrupted(data, tmp_path):
 
 
 def test_one_device_equals_eight(data):
-    """The same losses and parameters but for the order of summation, the same detections."""
-    config = tiny(data)
+    """The same losses and parameters but for the order of summation, the same detections.
+
+    With BatchNorm in backbone, pyramid and heads: its statistics are those of the whole batch.
+    """
+    config = tiny(data, "tiny", **{"objective.detection.precise_bn_batches": 0})
     whole = Run.open(config)
     results, given = [], None
     for count in (1, 8):
@@ -193,18 +196,48 @@ def test_batches_of_two_shapes_are_never_mixed(data):
     assert sorted(ids.tolist()) == list(range(len(source)))
 
 
-def test_precise_statistics_are_those_of_the_batches(data):
-    """With one batch they are that batch's own, by definition of what BatchNorm normalises with."""
+def test_each_padded_shape_is_compiled_once(tmp_path):
+    """Two epochs of pictures that lie and pictures that stand: two programs."""
+    fields = {
+        "data.train_transforms": ("short_side(48, 64, step=16, longest=96)", "pad(64, 96)"),
+        "data.test_transforms": ("short_side(48, longest=96)", "pad(64, 96)"),
+        "data.image_size": 96,
+        "data.last_batch": "drop",
+        "data.holdout": 0.04,
+        "data.threads": 1,
+        "steps": 8,
+    }
+    run = Run.open(tiny(shapes.write(tmp_path / "shapes", 36), **fields))
+    state, before = run.init_state(), train_step._cache_size()
+    seen = []
+    for batch, _ in zip(run.train_stream(0, print), range(6), strict=False):
+        seen.append(batch["image"].shape[1:3])
+        state, metrics = train_step(state, batch)
+        assert np.isfinite(metrics["loss"])
+    assert all(seen.count(shape) >= 2 for shape in ((64, 96), (96, 64))), seen
+    assert train_step._cache_size() == before + 2
+
+
+@pytest.mark.parametrize(("options", "warned"), [("own,tiny", True), ("tiny", False)])
+def test_layers_that_would_stay_random_are_warned_of(data, options, warned):
+    said = []
+    loop._look_before_training(Run.open(tiny(data, options)), said.append)
+    assert any("init_from is empty" in line for line in said) == warned
+
+
+def test_precise_statistics_are_those_of_all_pictures_of_the_batches(data):
+    """Of two batches as if they were one: the variance between them is in it."""
     from cone_jax.evaluation import detection
 
-    config = tiny(data, "tiny", **{"objective.detection.precise_bn_batches": 1})
+    config = tiny(data, "tiny", **{"objective.detection.precise_bn_batches": 2})
     run = Run.open(config)
     state = run.init_state()
     precise = detection.with_precise_statistics(run, state.variables)
     encoder = run.learner.encoder
-    images = run.host_batch(1)["image"].astype(np.float32) / 255
+    batches = datasets.train_batches(run.config, run.dataset.train, 2, run.share)
+    images, sizes = (np.concatenate([batches[i][x] for i in (0, 1)]) for x in ("image", "size"))
+    images = images.astype(np.float32) / 255
     images = (images - np.array(run.learner.mean)) / np.array(run.learner.std)
-    sizes = run.host_batch(1)["size"]
     for image, (height, width) in zip(images, sizes, strict=True):
         image[height:] = image[:, width:] = 0
     _, captured = encoder.apply(
@@ -214,6 +247,18 @@ def test_precise_statistics_are_those_of_the_batches(data):
     found = precise["batch_stats"]["backbone"]["bn1"]
     np.testing.assert_allclose(found["mean"], np.mean(conv, (0, 1, 2)), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found["var"], np.var(conv, (0, 1, 2)), rtol=2e-2, atol=1e-4)
+
+
+def test_the_variance_between_batches_is_in_precise_statistics():
+    from cone_jax.evaluation.detection import over_batches
+
+    rng = np.random.default_rng(0)
+    batches = rng.normal(size=(3, 50, 4)) + np.array([0.0, 5.0, 9.0])[:, None, None]
+    each = [{"bn": {"mean": batch.mean(0), "var": batch.var(0)}} for batch in batches]
+    found = over_batches(each)["bn"]
+    together = batches.reshape(-1, 4)
+    np.testing.assert_allclose(found["mean"], together.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found["var"], together.var(0), rtol=1e-5)
 
 
 def as_classifier(variables):

@@ -14,7 +14,7 @@ from PIL import Image
 from rich.console import Console
 
 from cone_jax import detection, interop, prediction, training
-from cone_jax.analysis import report
+from cone_jax.analysis import detection_files, report
 from cone_jax.data import contact_sheet
 from cone_jax.data.masks import encode_mask
 from cone_jax.errors import UserError
@@ -62,6 +62,8 @@ def test_evaluation_writes_what_pycocotools_scores_alike(directory):
         score = coco_metric.evaluate(truth, found, kind=kind, image_ids=tested)
         assert scores[f"test/{name}"] == pytest.approx(score.summary["ap"] / 100, abs=1e-9)
     assert (folder / "per_class.csv").read_text().startswith("class,objects,box_ap,mask_ap\n")
+    assert detection_files.precision_recall(outcome).axes[0].get_ylim() == (0, 105)
+    assert all(line.endswith(" drawn") for line in detection_files.pictures(outcome)[1])
     for name in ("detections.png", "precision_recall.svg", "paper.md"):
         assert (folder / name).stat().st_size > 100
 

@@ -135,6 +135,33 @@ def test_maps_of_any_type_are_pooled_in_floating_point(dtype):
     np.testing.assert_allclose(pooled, pool(maps.astype(np.float32), boxes, **SCALE), atol=1e-5)
 
 
+def test_of_no_boxes_nothing_is_pooled():
+    maps, boxes = features(), np.zeros((0, 4), np.float32)
+    assert pool(maps, boxes, **SCALE).shape == (0, 4, 4, 3)
+    gradient = jax.grad(lambda x: jnp.sum(pool(x, boxes, **SCALE)))(maps)
+    np.testing.assert_array_equal(gradient, np.zeros_like(maps))
+
+
+def test_a_batch_is_pooled_image_by_image_and_boxes_have_no_gradient():
+    maps = np.stack([features(seed=seed) for seed in (5, 6)])
+    boxes = np.stack([boxes_inside(40, 26, 34, seed=seed) for seed in (5, 6)])
+    align = functools.partial(detection.roi_align, **SCALE)
+    for ours, image, own in zip(jax.vmap(align)(maps, boxes), maps, boxes, strict=True):
+        np.testing.assert_allclose(ours, pool(image, own, **SCALE), atol=1e-5)
+    gradient = jax.grad(lambda x: jnp.sum(jnp.square(align(maps[0], x))))(boxes[0])
+    assert not np.any(gradient)
+
+
+def test_arrays_of_the_wrong_shape_are_refused():
+    maps, boxes = features(), boxes_inside(5, 26, 34)
+    for arrays, said in (
+        ((maps[None], boxes), r"features \(1, 13, 17, 3\) must be \[H, W, C\].*jax.vmap"),
+        ((maps, boxes[:, :3]), r"boxes \(5, 3\) must be \[N, 4\]"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            detection.roi_align(*arrays, **SCALE)
+
+
 coordinates = st.floats(-1e4, 1e4, width=32)
 
 

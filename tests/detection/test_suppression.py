@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -111,6 +112,47 @@ def test_arrays_of_numpy_may_be_constants_of_a_compiled_program():
 
     index, valid = (np.asarray(x) for x in with_constants(scores))
     assert index[valid].tolist() == kept(boxes, scores, groups, iou_threshold=0.5).tolist()
+
+
+def test_of_no_boxes_none_are_kept():
+    nothing = np.zeros((2, 0, 4), np.float32), np.zeros((2, 0), np.float32)
+    each = functools.partial(detection.nms, iou_threshold=0.5, max_outputs=3)
+    index, valid = jax.jit(jax.vmap(each))(*nothing)
+    assert index.tolist() == [[0, 0, 0]] * 2
+    assert not np.any(valid)
+
+
+def test_bfloat16_is_judged_in_float32():
+    """Whole coordinates and sixteenths are exact in both."""
+    boxes, scores = crowded(300, seed=10, levels=16)
+    rough = [jnp.asarray(x, jnp.bfloat16) for x in (boxes, scores)]
+    again = kept(boxes, scores, iou_threshold=0.5)
+    assert kept(*rough, iou_threshold=0.5).tolist() == again.tolist()
+
+
+def test_a_choice_has_no_gradient_but_what_is_chosen_has():
+    boxes, scores = crowded(40, seed=11)
+
+    def total(boxes, scores):
+        index, valid = detection.nms(boxes, scores, iou_threshold=0.5, max_outputs=40)
+        return jnp.sum(jnp.where(valid[:, None], boxes[index], 0)) + jnp.sum(
+            scores[index], where=valid
+        )
+
+    by_box, by_score = jax.jit(jax.grad(total, argnums=(0, 1)))(boxes, scores)
+    chosen = np.isin(np.arange(40), torchvisions(boxes, scores, 0.5)).astype(np.float32)
+    np.testing.assert_array_equal(by_score, chosen)
+    np.testing.assert_array_equal(by_box, np.tile(chosen[:, None], 4))
+
+
+def test_arrays_of_the_wrong_shape_are_refused():
+    boxes, scores = crowded(5, seed=12)
+    for arrays, said in (
+        ((boxes[None], scores), r"boxes \(1, 5, 4\) must be \[N, 4\].*jax.vmap"),
+        ((boxes, scores[:3]), r"scores \(3,\) must be \(5,\)"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            detection.nms(*arrays, iou_threshold=0.5, max_outputs=3)
 
 
 def test_chains_of_overlaps_are_resolved_in_order():
