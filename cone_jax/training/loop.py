@@ -152,6 +152,11 @@ def _look_before_training(run: Run, say: Report) -> None:
             if bad:
                 say(f"{len(bad)} of {looked:,} pictures cannot be read; --mode=check tells more")
     optimizer = run.config.optimizer
+    if run.config.model.options.bn_frozen and not run.config.init_from:
+        raise UserError(
+            "model.options.bn_frozen (True) needs weights whose statistics it can keep; give "
+            "--config.init_from, or set it to False"
+        )
     if run.config.init_from:
         pretrained.check(run, say)
         gentle = min(

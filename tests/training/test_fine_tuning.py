@@ -17,6 +17,7 @@ from cone_jax.evaluation import accuracy
 from cone_jax.settings import Optimizer
 from cone_jax.training import loop, optimizers
 from cone_jax.training.run import Run
+from cone_jax.training.train_step import train_step
 from cone_jax.workdir.metrics import read_records
 from tests import tiny_run
 
@@ -193,3 +194,37 @@ def test_a_rate_for_training_from_scratch_is_warned_of(config, monkeypatch, opti
     said.clear()
     loop._look_before_training(Run.open(config), said.append)
     assert not said
+
+
+def test_frozen_statistics_stay_those_of_the_weights(config):
+    """In both networks, while the backbone's scales and the head's own statistics move."""
+    config.model.options.bn_frozen = True
+    run = Run.open(config)
+    state = run.init_state()
+    # Statistics such as trained weights have; those of a new network are all 0 and 1.
+    statistics = {
+        **state.batch_stats,
+        "backbone": jax.tree.map(lambda x: x + 0.25, state.batch_stats["backbone"]),
+    }
+    state = state.with_weights({"params": state.params, "batch_stats": statistics})
+    first = jax.device_get(state)
+    stream = run.train_stream(0, print)
+    for _ in range(3):
+        state, _ = train_step(state, next(stream))
+    for before, after in (
+        (first.batch_stats, state.batch_stats),
+        (first.ema_batch_stats, state.ema_batch_stats),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, after["backbone"], before["backbone"])
+        assert not np.array_equal(
+            after["projection"]["bn1"]["mean"], before["projection"]["bn1"]["mean"]
+        )
+    moved, began = (tree["backbone"]["bn1"]["scale"] for tree in (state.params, first.params))
+    assert not np.array_equal(moved, began)
+
+
+def test_there_must_be_statistics_to_freeze(config, tmp_path):
+    config.model.options.bn_frozen = True
+    with pytest.raises(UserError, match=r"bn_frozen \(True\) needs weights .*--config.init_from"):
+        training.train(config, tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
