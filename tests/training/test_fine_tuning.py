@@ -177,6 +177,17 @@ def test_the_recipe_tests_on_what_it_neither_trained_on_nor_stopped_by(tmp_path)
     assert json.dumps(config.evaluation.evaluators[1]).count("train[held_out]") == 1
 
 
+@pytest.mark.parametrize("options", ["", "small", "cross_entropy", "resnet18,paper"])
+def test_the_recipe_begins_as_a_linear_probe(options):
+    """Two epochs of it, on features that are those of the weights, in training as in tests."""
+    config = load_recipe("configs/finetune.py", options)
+    assert config.model.options.bn_frozen
+    assert config.model.classifier_input == "features" or not config.model.projection
+    rate = config.optimizer.learning_rate
+    assert (config.optimizer.name, config.optimizer.reference_batch) == ("adamw", 0)
+    assert (config.optimizer.head_epochs, rate * config.optimizer.backbone_rate) == (2.0, 1e-4)
+
+
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adamw", 0.001)])
 def test_a_rate_for_training_from_scratch_is_warned_of(config, monkeypatch, optimizer, rate):
     said: list[str] = []
