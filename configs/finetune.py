@@ -4,8 +4,9 @@
         --config.init_from=mobilenet_v2.safetensors --workdir=runs/mine
 
 The weights are those of `model.name`, in torchvision's or timm's names, without their classifier. A
-new classifier on the pooled features is trained alone for one epoch. Then the backbone is trained
-as well, at a tenth of its rate. Options, joined by commas:
+new classifier on the pooled features is trained alone for two epochs. Then the backbone is trained
+as well, at a tenth of its rate; its BatchNorm keeps the statistics of the weights. Options, joined
+by commas:
 
     resnet18, resnet50    instead of mobilenet_v2
     small                 128 pixels instead of 224: a third of the computation
@@ -51,15 +52,19 @@ def get_config(options: str = "") -> ConfigDict:
     config.model.name = "mobilenet_v2"
     # Trained features are worth more than what a new projection head makes of them.
     config.model.classifier_input = "features"
+    # The classifier learns on the very features that it is tested on.
+    config.model.options.bn_frozen = True
 
     config.bank.size = 2048
     config.bank.exclude_self = True
     config.objective.cone.neighbours = 32
 
-    config.optimizer.learning_rate = 0.1
+    config.optimizer.name = "adamw"
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.reference_batch = 0
     config.optimizer.backbone_rate = 0.1
-    config.optimizer.head_epochs = 1.0
-    config.optimizer.weight_decay = 1e-4
+    config.optimizer.head_epochs = 2.0
+    config.optimizer.weight_decay = 0.05
     config.schedule.warmup_epochs = 1.0
     config.evaluation.every_epochs = 2.0
     config.evaluation.batch_size = 64
@@ -82,7 +87,7 @@ def _use(config: ConfigDict, name: str) -> None:
 
 def _use_size(config: ConfigDict, size: int) -> None:
     config.data.image_size = size
-    config.data.train_transforms = recipes.standard(size, scale=(0.2, 1.0))
+    config.data.train_transforms = recipes.standard(size, scale=(0.5, 1.0))
     config.data.test_transforms = recipes.evaluation(round(size * 8 / 7), size)
 
 

@@ -47,7 +47,7 @@ TIMM_NAMES = {
 _TRANSFORMERS = {name for name in TIMM_NAMES.values() if "_patch" in name}
 # Options that are of training alone, or say how to compute. That of a transformer's positions is
 # `_sized`'s.
-_HARMLESS = {"dropout", "stochastic_depth", "remat", "bn_momentum", "bn_groups"}
+_HARMLESS = {"dropout", "stochastic_depth", "remat", "bn_momentum", "bn_groups", "bn_frozen"}
 _TIMM_SIZE = 224  # the pictures that timm's transformers above take unless they are told
 _PILLOW = {"bilinear": 2, "bicubic": 3}
 # The hub's identifiers, but for licences of single language models. "other" needs more than a name.

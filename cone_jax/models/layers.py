@@ -201,6 +201,7 @@ class Layers:
     train: bool = False
     bn_momentum: float = 0.9
     bn_groups: int = 1
+    bn_frozen: bool = False  # train mode, too, normalises with the running statistics
     platform: str = ANY_PLATFORM
 
     def training(self, train: bool) -> "Layers":
@@ -240,7 +241,7 @@ class Layers:
     ) -> BatchNorm:
         """BatchNorm over all axes but the last, in this network's mode."""
         return BatchNorm(
-            train=self.train,
+            train=self.train and not self.bn_frozen,
             momentum=self.bn_momentum,
             groups=self.bn_groups,
             dtype=self.dtype,
@@ -277,7 +278,7 @@ class Layers:
         float32 a TPU rounds the inputs of a product, and the statistics would be those of others.
         """
         bfloat16 = jnp.dtype(self.dtype) == jnp.bfloat16
-        plain = not self.train or self.bn_groups > 1
+        plain = not self.train or self.bn_frozen or self.bn_groups > 1
         return self.platform == "tpu" and bfloat16 and not plain and features >= 2 * inputs
 
     def shortcut(self, x: jax.Array, width: int, stride: int) -> jax.Array:

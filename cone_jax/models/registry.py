@@ -247,11 +247,12 @@ def create(
         dtype: what the network computes in.
         platform: see `build`.
         options: ``bn_momentum`` (0.9, the weight of old running statistics) and ``bn_groups`` (1:
-            global statistics; the number of devices: per-device ones) of BatchNorm; ``dropout``,
-            ``stochastic_depth`` (the last block's rate), ``remat`` (recompute activations in the
-            backward pass), where there is a place for them; ``width`` and ``stride_in_1x1`` of a
-            ResNet, ``last_width`` of the RegNet, ``image_size`` of a transformer's positions,
-            ``distilled``: the second token of DeiT, ``channel_order`` of ShuffleNetV2.
+            global statistics; the number of devices: per-device ones) of BatchNorm; ``bn_frozen``
+            (the backbone's keeps its statistics); ``dropout``, ``stochastic_depth`` (the last
+            block's rate), ``remat`` (recompute activations in the backward pass), where there is
+            a place for them; ``width`` and ``stride_in_1x1`` of a ResNet, ``last_width`` of
+            the RegNet, ``image_size`` of a transformer's positions, ``distilled``: the second
+            token of DeiT, ``channel_order`` of ShuffleNetV2.
 
     >>> import jax
     >>> encoder = create("resnet8", 10, stem="cifar", projection=Projection(dim=32, hidden=64))
@@ -341,6 +342,7 @@ def build(spec: ModelSpec, *, platform: str | None = None) -> Encoder:
     if spec.stem not in ("imagenet", "cifar"):
         raise UserError(f"model.stem ({spec.stem!r}) must be 'imagenet' or 'cifar'")
     options = dict(spec.options)
+    frozen = bool(options.pop("bn_frozen", False))
     make = Layers(
         dtype=jnp.dtype(spec.dtype),
         bn_momentum=options.pop("bn_momentum", 0.9),
@@ -351,7 +353,9 @@ def build(spec: ModelSpec, *, platform: str | None = None) -> Encoder:
         if not 0.0 <= options.get(option, 0.0) < 1.0:
             raise UserError(f"model.options.{option} ({options[option]}) must be in [0, 1)")
     try:
-        backbone = BACKBONES[spec.name](spec.name, make=make, stem=spec.stem, **options)
+        backbone = BACKBONES[spec.name](
+            spec.name, make=dataclasses.replace(make, bn_frozen=frozen), stem=spec.stem, **options
+        )
     except TypeError as error:
         raise UserError(f"model.options ({options!r}) do not fit {spec.name}: {error}") from error
     return Encoder(backbone, spec, make)

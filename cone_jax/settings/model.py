@@ -22,6 +22,9 @@ class ModelOptions(Section, path="options"):
     stochastic_depth: float | None = field(None, "rate of the last block")
     remat: bool | None = field(None, "recompute activations to save memory")
     bn_momentum: float | None = field(None, "weight of old running statistics, 0.9")
+    bn_frozen: bool | None = field(
+        None, "the backbone's BatchNorm keeps the statistics it starts with, to fine-tune"
+    )
     bn_groups: int | None = field(
         None, "1: global statistics; the number of devices: one set for each"
     )

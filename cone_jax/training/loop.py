@@ -145,6 +145,11 @@ def _look_before_training(run: Run, say: Report) -> None:
     if run.config.data.source in _OF_PICTURES and distributed.is_primary():
         _look_at_pictures(run, say)
     optimizer = run.config.optimizer
+    if run.config.model.options.bn_frozen and not run.config.init_from:
+        raise UserError(
+            "model.options.bn_frozen (True) needs weights whose statistics it can keep; give "
+            "--config.init_from, or set it to False"
+        )
     if run.config.init_from:
         pretrained.check(run, say)
         gentle = min(

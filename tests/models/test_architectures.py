@@ -244,6 +244,28 @@ def test_bn_options_reach_backbone_and_head():
         moved(images[:3], bn_groups=2)
 
 
+def test_frozen_norms_of_the_backbone_train_as_they_evaluate():
+    """Statistics stay, scale and bias have gradients, and the head's own norms are not frozen."""
+    encoder = models.create("resnet8", 5, stem="cifar", projection=SMALL_HEAD, bn_frozen=True)
+    variables = random_variables.draw(encoder, 8)
+    images = random_variables.images(8, count=4)
+
+    def run(params, train):
+        return encoder.apply(
+            {**variables, "params": params}, images, train=train, mutable=["batch_stats"]
+        )
+
+    (trained, after), (tested, _) = run(variables["params"], True), run(variables["params"], False)
+    np.testing.assert_array_equal(trained.features, tested.features)
+    assert not np.allclose(trained.embedding, tested.embedding)
+    before, after = variables["batch_stats"], after["batch_stats"]
+    same = jax.tree.map(np.array_equal, after, before)
+    assert all(jax.tree.leaves(same["backbone"]))
+    assert not any(jax.tree.leaves(same["projection"]))
+    slopes = jax.grad(lambda params: run(params, True)[0].features.sum())(variables["params"])
+    assert np.abs(slopes["backbone"]["bn1"]["scale"]).max() > 0
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

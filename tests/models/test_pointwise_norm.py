@@ -142,6 +142,7 @@ def test_it_is_as_near_to_float32_as_the_two_operations_are():
         (Layers(jnp.float32, train=True, platform="tpu"), False),
         (Layers(jnp.bfloat16, train=True, platform="gpu"), False),
         (Layers(jnp.bfloat16, train=True, platform="tpu", bn_groups=2), False),
+        (Layers(jnp.bfloat16, train=True, platform="tpu", bn_frozen=True), False),
     ],
 )
 def test_only_where_it_is_the_same_and_pays(layers, together):

@@ -17,6 +17,7 @@ from cone_jax.evaluation import accuracy
 from cone_jax.settings import Optimizer
 from cone_jax.training import loop, optimizers
 from cone_jax.training.run import Run
+from cone_jax.training.train_step import train_step
 from cone_jax.workdir.metrics import read_records
 from tests import tiny_run
 
@@ -176,6 +177,17 @@ def test_the_recipe_tests_on_what_it_neither_trained_on_nor_stopped_by(tmp_path)
     assert json.dumps(config.evaluation.evaluators[1]).count("train[held_out]") == 1
 
 
+@pytest.mark.parametrize("options", ["", "small", "cross_entropy", "resnet18,paper"])
+def test_the_recipe_begins_as_a_linear_probe(options):
+    """Two epochs of it, on features that are those of the weights, in training as in tests."""
+    config = load_recipe("configs/finetune.py", options)
+    assert config.model.options.bn_frozen
+    assert config.model.classifier_input == "features" or not config.model.projection
+    rate = config.optimizer.learning_rate
+    assert (config.optimizer.name, config.optimizer.reference_batch) == ("adamw", 0)
+    assert (config.optimizer.head_epochs, rate * config.optimizer.backbone_rate) == (2.0, 1e-4)
+
+
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adamw", 0.001)])
 def test_a_rate_for_training_from_scratch_is_warned_of(config, monkeypatch, optimizer, rate):
     said: list[str] = []
@@ -193,3 +205,37 @@ def test_a_rate_for_training_from_scratch_is_warned_of(config, monkeypatch, opti
     said.clear()
     loop._look_before_training(Run.open(config), said.append)
     assert not said
+
+
+def test_frozen_statistics_stay_those_of_the_weights(config):
+    """In both networks, while the backbone's scales and the head's own statistics move."""
+    config.model.options.bn_frozen = True
+    run = Run.open(config)
+    state = run.init_state()
+    # Statistics such as trained weights have; those of a new network are all 0 and 1.
+    statistics = {
+        **state.batch_stats,
+        "backbone": jax.tree.map(lambda x: x + 0.25, state.batch_stats["backbone"]),
+    }
+    state = state.with_weights({"params": state.params, "batch_stats": statistics})
+    first = jax.device_get(state)
+    stream = run.train_stream(0, print)
+    for _ in range(3):
+        state, _ = train_step(state, next(stream))
+    for before, after in (
+        (first.batch_stats, state.batch_stats),
+        (first.ema_batch_stats, state.ema_batch_stats),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, after["backbone"], before["backbone"])
+        assert not np.array_equal(
+            after["projection"]["bn1"]["mean"], before["projection"]["bn1"]["mean"]
+        )
+    moved, began = (tree["backbone"]["bn1"]["scale"] for tree in (state.params, first.params))
+    assert not np.array_equal(moved, began)
+
+
+def test_there_must_be_statistics_to_freeze(config, tmp_path):
+    config.model.options.bn_frozen = True
+    with pytest.raises(UserError, match=r"bn_frozen \(True\) needs weights .*--config.init_from"):
+        training.train(config, tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
