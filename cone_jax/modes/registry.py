@@ -112,7 +112,7 @@ MODES = {
     "transfer": Mode(
         transfer.transfer,
         "fine-tune --config.init_from on another data set, with a grid search",
-        "--config=transfer:pets --config.init_from=runs/imagenet --workdir=runs/pets",
+        "--config=transfer:pets --config.init_from=runs/imagenet",
         "docs/evaluation.md",
         ("step", "jobs", "workdirs"),
     ),
