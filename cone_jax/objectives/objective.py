@@ -186,11 +186,11 @@ class Objective(Section, abc.ABC):
 class TwoViewContrast(Objective):
     """Methods that contrast the 2 n rows of a batch of two views; a linear stage follows."""
 
-    temperature: float = field(0.1, "of the similarities", above=0)
+    temperature: float = field(0.1, "temperature of the similarities", above=0)
     base_temperature: float = field(
         0.07,
-        "the loss is multiplied by temperature / base_temperature: 0.07 is SupContrast's PyTorch "
-        "code, 1 SupCon's TensorFlow code, and the temperature itself a plain loss",
+        "the loss is multiplied by temperature / base_temperature: 0.07 as in SupContrast's "
+        "PyTorch code, 1 as in SupCon's TensorFlow code, the temperature itself for a plain loss",
         above=0,
     )
 
@@ -205,13 +205,13 @@ class BalancedCrossEntropy(Objective):
 
     class_weights: Literal["none", "balanced", "sqrt"] = field(
         "none",
-        "how a sample counts in L_ce: alike, by one over its class's share of the training set, or "
-        "by the root of that; 1 on average",
+        "weight of a sample in L_ce: 1, one over its class's share of the training set, or the "
+        "root of that; the mean weight is 1",
     )
     logit_adjustment: float = field(
         0.0,
-        "added to the logits in L_ce: so many times the logarithm of each class's share of the "
-        "training set (Menon et al., 2021, whose value is 1); 0: nothing",
+        "this many times the logarithm of each class's share of the training set is added to the "
+        "logits in L_ce (Menon et al., 2021, use 1); 0: nothing",
         low=0.0,
     )
 
