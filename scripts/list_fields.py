@@ -23,7 +23,7 @@ sets one field. A recipe may set any of them.
 A field marked \\* may change when a run is continued: it changes how the run is carried out, not
 what it computes. Fields are declared in [`cone_jax/settings/`](../cone_jax/settings), and those of
 a method in its file in [`cone_jax/objectives/`](../cone_jax/objectives). This page is made from
-there: `python scripts/list_fields.py > docs/fields.md`."""
+there, by `scripts/list_fields.py`."""
 
 
 def table(entries: Iterable[FieldEntry]) -> list[str]:
