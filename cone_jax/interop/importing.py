@@ -99,6 +99,10 @@ class IncompleteImport(UserError):  # noqa: N818 - as its base, it names the use
     Args:
         message: one line for the user.
         report: what became of every name.
+
+    >>> report = ImportReport("a.pth", "torchvision", missing=("params/classifier/bias",))
+    >>> IncompleteImport("a.pth lacks a bias", report).report.missing
+    ('params/classifier/bias',)
     """
 
     def __init__(self, message: str, report: ImportReport) -> None:

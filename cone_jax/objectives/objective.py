@@ -66,21 +66,36 @@ class Needs:
 
 
 class MixedLabels(NamedTuple):
-    """The second label of each row, whose image is mixed from two."""
+    """The second label of each row, whose image is mixed from two.
+
+    >>> mixed = MixedLabels(labels=jnp.array([2]), weight=jnp.array([0.75]))
+    >>> losses.mixed_targets(jnp.array([0]), mixed.labels, mixed.weight, 3).tolist()
+    [[0.75, 0.0, 0.25]]
+    """
 
     labels: Int[Array, " B"]  # of the second image
     weight: Float[Array, " B"]  # the share of the *first* label, `StepInputs.labels`
 
 
 class ClassCentres(NamedTuple):
-    """A linear classifier without bias, taken apart: ``logits = inputs @ kernel``."""
+    """A linear classifier without bias, taken apart: ``logits = inputs @ kernel``.
+
+    >>> centres = ClassCentres(inputs=jnp.ones((1, 2)), kernel=jnp.eye(2))
+    >>> (centres.inputs @ centres.kernel).tolist()
+    [[1.0, 1.0]]
+    """
 
     inputs: Float[Array, "B D"]  # what the classifier sees
     kernel: Float[Array, "D C"]  # a centre per class
 
 
 class Activation(NamedTuple):
-    """What a layer of the query network gives, and the rest of the network as a function of it."""
+    """The output of a layer of the query network, and the rest of the network as a function.
+
+    >>> layer = Activation(value=jnp.ones((1, 2)), classify=lambda value: 3 * value)
+    >>> layer.classify(layer.value).tolist()
+    [[3.0, 3.0]]
+    """
 
     value: Float[Array, "B ..."]  # what the layer gives
     classify: Callable[[jax.Array], jax.Array]  # to logits [B, C], in train mode
