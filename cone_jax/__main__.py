@@ -1,6 +1,7 @@
 """The command line: ``cone``, ``python -m cone_jax`` and, in a clone, ``python main.py``."""
 
 import logging
+import os
 import shlex
 import signal
 import sys
@@ -24,7 +25,10 @@ def main(argv: Sequence[str]) -> int:
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     help_lines = {name: mode.help for name, mode in MODES.items()}
     if any(argument in ("-h", "-help", "--help", "--helpfull", "--helpshort") for argument in argv):
-        print(_help(command_line.named_mode(argv), help_lines))
+        try:
+            print(_help(command_line.named_mode(argv), help_lines), flush=True)
+        except BrokenPipeError:  # whoever read it has seen enough, such as `head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     # Orbax and Grain log their inner workings; a user wants warnings only. What goes wrong in
     # their threads is raised in ours as well.

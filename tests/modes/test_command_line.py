@@ -122,6 +122,16 @@ def test_every_flag_belongs_to_a_mode():
         assert read <= set(mode.flags), name
 
 
+def test_help_may_be_cut_short():
+    """As by ``| head``: no traceback where nobody reads on."""
+    command = [sys.executable, "main.py", "--help"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe) as program:
+        program.stdout.close()
+        assert program.stderr.read() == b""
+    assert program.returncode == 0
+
+
 def test_workdir_is_named_after_the_recipe(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert command_line.parse([], MODES).workdir == Path("runs/digits")
