@@ -189,9 +189,7 @@ def sup_out(
     $$l_i = \log \sum_{a \in A(i)} e^{u_{ia} / \tau}
     - \frac{1}{|P(i)|} \sum_{p \in P(i)} u_{ip} / \tau$$
 
-    The arguments are those of `sup_in`.
-
-    Reference: L_out of Khosla et al., arXiv 2004.11362.
+    The arguments are those of `sup_in`. Reference: L_out of Khosla et al., arXiv 2004.11362.
 
     >>> u = jnp.array([[0.9, 0.5, 0.1]])
     >>> round(float(sup_out(u, jnp.array([[True, True, False]]), temperature=0.1)[0]), 6)

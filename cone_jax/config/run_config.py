@@ -71,14 +71,7 @@ def leave_open(config: ConfigDict, *fields: str) -> None:
 
 
 def open_fields(config: ConfigDict) -> tuple[str, ...]:
-    """The fields that were left open and have not been changed since.
-
-    >>> config = default()
-    >>> leave_open(config, "epochs", "batch_size")
-    >>> config.epochs = 5
-    >>> open_fields(config)
-    ('batch_size',)
-    """
+    """The fields that were left open and have not been changed since."""
     return tuple(field for field, value in config.derive if get_field(config, field) == value)
 
 
@@ -94,11 +87,7 @@ def stage_configs(config: ConfigDict) -> tuple[ConfigDict, ...]:
 
 
 def deployed(config: ConfigDict) -> ConfigDict:
-    """The config that describes the network a finished run leaves behind.
-
-    >>> deployed(load_recipe("digits", "supcon")).objective.name
-    'linear'
-    """
+    """The config that describes the network a finished run leaves behind."""
     return stage_configs(config)[-1]
 
 
@@ -274,12 +263,7 @@ def validate(config: ConfigDict) -> None:
 
 
 def require_classifier(config: ConfigDict, mode: str) -> None:
-    """Raises `UserError` if the recipe is a detector's and `mode` is for classifiers.
-
-    >>> require_classifier(load_recipe("coco"), "probe")
-    Traceback (most recent call last):
-    cone_jax.errors.UserError: --mode=probe is for classifiers; objective.name ('detection') ...
-    """
+    """Raises `UserError` if the recipe is a detector's and `mode` is for classifiers."""
     if objectives.chosen(config.objective).needs.labels != "class":
         raise UserError(
             f"--mode={mode} is for classifiers; objective.name ({config.objective.name!r}) is "

@@ -14,6 +14,7 @@ MODULES = sorted(
 )
 # The examples of other names show how these are used.
 SHOWN_WITH = {
+    "config.open_fields", "config.deployed", "config.require_classifier",
     "interop.ExportFailed", "interop.ExportedModel", "objectives.Objective",
     "prediction.ObjectFinder", "runtime.keep_freed_memory", "runtime.use_compilation_cache",
     "runtime.use_fast_cpu_convolutions", "training.TrainState",
