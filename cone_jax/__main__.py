@@ -1,11 +1,12 @@
 """The command line: ``cone``, ``python -m cone_jax`` and, in a clone, ``python main.py``."""
 
 import logging
+import os
 import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cone_jax import runtime, storage
 
@@ -24,7 +25,10 @@ def main(argv: Sequence[str]) -> int:
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     help_lines = {name: mode.help for name, mode in MODES.items()}
     if any(argument in ("-h", "-help", "--help", "--helpfull", "--helpshort") for argument in argv):
-        print(command_line.help_text(help_lines))
+        try:
+            print(_help(command_line.named_mode(argv), help_lines), flush=True)
+        except BrokenPipeError:  # whoever read it has seen enough, such as `head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     # Orbax and Grain log their inner workings; a user wants warnings only. What goes wrong in
     # their threads is raised in ours as well.
@@ -64,6 +68,16 @@ def main(argv: Sequence[str]) -> int:
         errors.print(f"failed: {error}")
         return 1
     return 0
+
+
+def _help(name: str | None, lines: Mapping[str, str]) -> str:
+    """That of one mode where `name` is one, otherwise that of all."""
+    mode = MODES.get(name or "")
+    if mode is None or name is None:
+        return command_line.help_text(lines)
+    processes = ("coordinator", "num_processes", "process_id") if mode.joint else ()
+    flags = (*mode.flags, *processes)
+    return command_line.mode_help(name, mode.help, mode.example, mode.page, flags)
 
 
 def run() -> None:

@@ -3,8 +3,8 @@
 They know no model, no bank and no config, so they drop into any training loop, under `jit`,
 `vmap` or `shard_map`. Shapes: B rows of a batch, A anchors, K bank rows, D embedding, C classes.
 Every loss returns one value per row, ``[B]``, without reduction. All are computed in float32 and
-in log space; a row that has nothing to say (no positive, nothing valid) gives exactly 0 and a
-zero gradient, never NaN.
+in log space. A row without a positive, or with nothing valid, gives exactly 0 and a zero
+gradient, never NaN.
 
 Reference: Zheng et al., "CoNe: Contrast Your Neighbours for Supervised Image Classification",
 arXiv 2308.10761.
@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-SmoothingForm = Literal["official", "uniform"]  # see `cross_entropy`
+SmoothingForm = Literal["official", "uniform"]  # how `cross_entropy` smooths labels
 
-Rows = Float[Array, " B"]  # one value per row of a batch
+Rows = Float[Array, " B"]  # a loss: one value per row of a batch
 Similarity = Float[Array, "B A"]  # cosines between B queries and A anchors
-Mask = Bool[Array, "B A"]  # True marks anchors of a query
+Mask = Bool[Array, "B A"]  # which anchors are meant, for each query
 
 
 def normalise(embedding: Float[Array, "*B D"]) -> Float[Array, "*B D"]:

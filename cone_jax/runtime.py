@@ -25,7 +25,7 @@ ACCELERATOR_PACKAGES = ("libtpu", "jax_plugins")  # JAX finds a device with one 
 def set_up() -> None:
     """Makes all settings of this module. Call it before anything imports JAX.
 
-    What the user has set in the environment stays as it is.
+    Whatever the user has set in the environment stays as it is.
 
         import cone_jax
 
@@ -38,7 +38,10 @@ def set_up() -> None:
 
 
 def use_fast_cpu_convolutions() -> None:
-    """Adds the flag to XLA_FLAGS, unless the user has set it."""
+    """Chooses the faster convolutions of XLA:CPU, by a flag in XLA_FLAGS.
+
+    Without effect if the user has set that flag, or with a jaxlib that was not measured.
+    """
     flags = os.environ.get("XLA_FLAGS", "")
     if CPU_CONVOLUTION_FLAG in flags or not metadata.version("jaxlib").startswith(MEASURED_JAXLIB):
         return
@@ -48,7 +51,7 @@ def use_fast_cpu_convolutions() -> None:
 def use_compilation_cache(directory: Path | None = None) -> None:
     """Keeps compiled programs between starts, in the user's cache directory by default.
 
-    Without effect where JAX_COMPILATION_CACHE_DIR is set already.
+    Without effect if JAX_COMPILATION_CACHE_DIR is already set.
 
     Args:
         directory: where to keep them; None: `cache_directory` / ``xla``.
@@ -58,7 +61,7 @@ def use_compilation_cache(directory: Path | None = None) -> None:
 
 
 def physical_memory() -> int:
-    """The bytes of the machine, or what a container may have of it; 0 where nothing tells.
+    """The bytes of the machine, or what a container may have of it; 0 if the system does not say.
 
     >>> physical_memory() >= 0
     True
@@ -95,7 +98,7 @@ def _container_limits(own: Path, root: Path) -> tuple[int, ...]:
 
 
 def cache_directory() -> Path:
-    """The folder for what this package can make or fetch again.
+    """The folder for files that this package can make or fetch again.
 
     >>> cache_directory().name
     'cone_jax'
@@ -104,14 +107,15 @@ def cache_directory() -> Path:
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library keep memory that is freed, for the next who wants some.
+    """Lets the C library keep freed memory for its next use.
 
-    XLA:CPU takes its temporaries anew in every step. Fetching them from the system page by page,
-    and giving them back, costs up to a fifth of a step. One arena for all threads, since a step
-    may run in another thread than the last. The process then stays as large as it once was, and
-    grows to several times what a step needs. Without effect where memory is short, where the
-    user has set the library's options, where there is another library than glibc, and where JAX
-    has an accelerator.
+    XLA:CPU allocates its temporaries anew in every step. Fetching them from the system page by
+    page, and giving them back, costs up to a fifth of a step. All threads share one arena, since
+    a step may run in another thread than the last one. The price: the process stays as large as
+    it once was, and grows to several times what a step needs.
+
+    Without effect if memory is short, if the user has set the library's options, if the library
+    is not glibc, or if JAX has an accelerator.
     """
     if physical_memory() < MEMORY_TO_SPARE:
         return

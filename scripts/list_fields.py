@@ -16,11 +16,14 @@ from cone_jax.settings import FieldEntry, Settings
 OPENING = """\
 # Fields of a config
 
-Set any of them on the command line, `--config.bank.size=512`, or in a recipe. They are declared in
-[`cone_jax/settings/`](../cone_jax/settings), those of a method in its file in
-[`cone_jax/objectives/`](../cone_jax/objectives); `scripts/list_fields.py` makes this page from
-there. A field marked \\* may change while a run goes on: it changes how the run is carried out, not
-what it computes."""
+    python main.py --config=digits --config.bank.size=512
+
+sets one field. A recipe may set any of them.
+
+A field marked \\* may change when a run is continued: it changes how the run is carried out, not
+what it computes. Fields are declared in [`cone_jax/settings/`](../cone_jax/settings), and those of
+a method in its file in [`cone_jax/objectives/`](../cone_jax/objectives). This page is made from
+there, by `scripts/list_fields.py`."""
 
 
 def table(entries: Iterable[FieldEntry]) -> list[str]:

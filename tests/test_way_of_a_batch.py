@@ -28,7 +28,7 @@ def test_the_design_shows_the_way_as_it_is(picture):
     """The same files; threads read ahead, so their order is not compared."""
     text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
     shown = re.findall(r'\["(.+)"\]', text)
-    listed = text.partition("In the order of first use:")[2].partition("<details>")[0]
+    listed = text.partition("These are the files it finds:")[2].partition("<details>")[0]
     expected = sorted(re.findall(r'\["(.+)"\]', picture))
     assert sorted(shown) == expected, f"put the output of {PROGRAM.name} --mermaid into the page"
     assert sorted(re.findall(r"`(.+?)`", listed)) == expected

@@ -71,7 +71,7 @@ def leave_open(config: ConfigDict, *fields: str) -> None:
 
 
 def open_fields(config: ConfigDict) -> tuple[str, ...]:
-    """The fields that are left open and still have the value they had then."""
+    """The fields that were left open and have not been changed since."""
     return tuple(field for field, value in config.derive if get_field(config, field) == value)
 
 
@@ -263,7 +263,7 @@ def validate(config: ConfigDict) -> None:
 
 
 def require_classifier(config: ConfigDict, mode: str) -> None:
-    """`UserError` where the method of a recipe is a detector's, which `mode` cannot make use of."""
+    """Raises `UserError` if the recipe is a detector's and `mode` is for classifiers."""
     if objectives.chosen(config.objective).needs.labels != "class":
         raise UserError(
             f"--mode={mode} is for classifiers; objective.name ({config.objective.name!r}) is "

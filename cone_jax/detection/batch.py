@@ -49,6 +49,12 @@ class Detections:
 
     Boxes are in pixels of the resized image. `masks` are probabilities on a grid over the box;
     `pasting` brings them into the image.
+
+    >>> boxes, masks = jnp.array([[[0.0, 0.0, 4.0, 4.0]] * 2]), jnp.ones((1, 2, 28, 28))
+    >>> valid = jnp.array([[True, False]])
+    >>> found = Detections(boxes, jnp.array([[0.9, 0.0]]), jnp.array([[1, 0]]), valid, masks)
+    >>> found.scores[found.valid].tolist()
+    [0.8999999761581421]
     """
 
     boxes: Float[Array, "B D 4"]  # x0, y0, x1, y1

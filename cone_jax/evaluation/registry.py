@@ -203,7 +203,8 @@ def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
     if metric and metric not in known:
         cure = closest(metric, known) if known else 'set it to ""'
         raise UserError(
-            f"checkpoint.best_metric ({metric!r}) is found by none of evaluation.evaluators; {cure}"
+            f"checkpoint.best_metric ({metric!r}) is not measured by any of "
+            f"evaluation.evaluators; {cure}"
         )
 
 

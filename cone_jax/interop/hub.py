@@ -266,7 +266,7 @@ def _from_web(url: str) -> Path:
             what = f"{kind}, not weights" if kind else "not what its name says"
             raise DownloadFailed(
                 f"{address} is {what}: its SHA-256 begins with {found[: len(digits)]}, not "
-                f"{digits}; nothing is kept of it"
+                f"{digits}; nothing of it was kept"
             )
         os.replace(name, place)
     finally:

@@ -27,8 +27,7 @@ from cone_jax.models import Encoder, ModelSpec, convnext, deit, resnet
 
 Variables = Mapping[str, Any]
 
-# What a training checkpoint holds beside the network to load: PyTorch's counters, of batches and of
-# what its averaged model has averaged, and the key network and the bank of a released one.
+# Not of the network to load: PyTorch's counters, a released checkpoint's key network and bank.
 IGNORED = re.compile(r"(.*\.)?num_batches_tracked|n_averaged|(module\.)?(encoder_k\..*|queue.*)")
 # What follows a backbone, as programs call it, in the wrappers that they put around a network.
 _WRAPPED = r"((module|model|timm_model|net|encoder|encoder_q|backbone|student)\.)*"
@@ -36,8 +35,7 @@ HEADS = re.compile(
     _WRAPPED + r"(fc|heads?|head_dist|classifier|linear|last_linear|proj\w*|pred\w*|mlp|pooler)\..*"
     r"|\w+/(classifier|projection|predictor)/.*"  # our own
 )
-# A ResNet's first convolution.
-FIRST_CONVOLUTION = re.compile(_WRAPPED + r"conv1\.weight")
+FIRST_CONVOLUTION = re.compile(_WRAPPED + r"conv1\.weight")  # of a ResNet
 # A transformer's positions, in the layouts that there are.
 POSITIONS = re.compile(_WRAPPED + r"(pos_embed|encoder\.pos_embedding)|\w+/backbone/position")
 
@@ -99,6 +97,10 @@ class IncompleteImport(UserError):  # noqa: N818 - as its base, it names the use
     Args:
         message: one line for the user.
         report: what became of every name.
+
+    >>> report = ImportReport("a.pth", "torchvision", missing=("params/classifier/bias",))
+    >>> IncompleteImport("a.pth lacks a bias", report).report.missing
+    ('params/classifier/bias',)
     """
 
     def __init__(self, message: str, report: ImportReport) -> None:
@@ -364,8 +366,7 @@ def _looks(tensors: Mapping[str, np.ndarray]) -> str:
 
 def _misfit(report: ImportReport, encoder: Encoder, tensors: Mapping[str, np.ndarray]) -> str:
     """Why the backbone does not fit, in one line."""
-    absent = (*report.missing, *report.mismatched)
-    lost = [name for name in absent if "/backbone/" in name]
+    lost = [name for name in (*report.missing, *report.mismatched) if "/backbone/" in name]
     if lost and all("/downsample" in name for name in lost):
         return (
             f"init_from ({report.source}) has shortcuts without parameters (option A of the "

@@ -104,7 +104,7 @@ def find(reference: str) -> PublishedWeights:
         return rows[of_network[-1]]
     if of_network:
         raise UserError(
-            f"{reference} has been trained {len(of_network)} times; choose one of "
+            f"{reference} has been published {len(of_network)} times; choose one of "
             f"{', '.join(of_network)}"
         )
     near = difflib.get_close_matches(reference, rows, n=1, cutoff=0.5)

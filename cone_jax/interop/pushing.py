@@ -241,8 +241,8 @@ def card(
         lines += [f'    timm.create_model("hf-hub:{repository}", pretrained=True)', ""]
     else:
         lines += [
-            "The network has parts that timm has not (`config.json` names them all); its tensors "
-            "are under the names of cone_jax's exports.",
+            "The network has parts that timm does not have (`config.json` lists them). Its tensors "
+            "have the names of cone_jax's exports.",
             "",
         ]
     lines += [f"    cone predict --model=hf://{repository} --images=photos/", ""]

@@ -26,7 +26,12 @@ ClassifierKind = Literal["linear", "cosine"]
 
 
 class EncoderOutput(NamedTuple):
-    """What a network makes of B images."""
+    """What a network makes of B images.
+
+    >>> rows = jnp.zeros((2, 64))
+    >>> EncoderOutput(features=rows, embedding=rows[:, :32], logits=rows[:, :10]).logits.shape
+    (2, 10)
+    """
 
     features: jax.Array  # [B, d] pooled backbone features, float32
     embedding: jax.Array  # [B, D] not normalised, float32

@@ -130,8 +130,8 @@ def create(
     variant = VARIANTS[name]
     if stride_in_1x1 and variant.block is not Bottleneck:
         raise UserError(
-            f"model.options.stride_in_1x1 (True) is for bottlenecks, which {name} has not; leave "
-            "it out"
+            f"model.options.stride_in_1x1 (True) is for bottlenecks, which {name} does not have; "
+            "leave it out"
         )
     options["stride_in_1x1"] = stride_in_1x1
     return ResNet(

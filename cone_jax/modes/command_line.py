@@ -4,7 +4,6 @@ import functools
 import operator
 import re
 import shlex
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -54,14 +53,6 @@ FLAGS = {
     "coordinator": ("", "HOST:PORT of process 0, when several processes share a run"),
     "num_processes": ("", "how many processes share it; SLURM, MPI and TPU pods are recognised"),
     "process_id": ("", "which of them this is, counted from 0"),
-}
-# What the flags from each of these on are for.
-_HEADINGS = {
-    "step": "judging a run",
-    "model": "weights, exports and predictions",
-    "workdirs": "several runs",
-    "topology": "compile",
-    "coordinator": "several processes",
 }
 
 
@@ -164,39 +155,54 @@ def help_text(modes: Mapping[str, str]) -> str:
     """What ``--help`` prints."""
     width = max(map(len, modes))
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in modes.items())
-    own_flags = "\n".join(
-        (f"\n{_HEADINGS[name]}\n" if name in _HEADINGS else "") + f"  --{name:<20}{text}"
-        for name, (_, text) in FLAGS.items()
-    )
+    return _HELP.format(modes=listing, flags=_SHARED, command=shlex.join(program()))
+
+
+def mode_help(name: str, text: str, example: str, page: str, own: Sequence[str]) -> str:
+    """What ``--help`` prints after a mode, which reads the flags `own`."""
     command = shlex.join(program())
-    return _HELP.format(modes=listing, config=DEFAULT_CONFIG, flags=own_flags, command=command)
+    flags = "\n".join([_SHARED, *(f"  --{each:<20}{FLAGS[each][1]}" for each in own)])
+    return (
+        f"{name}: {text}\n\n  {command} {name} {example}\n\nflags\n{flags}\n\n"
+        f"{page} says more. Other modes: {command} --help\n"
+    )
 
 
-_HELP = textwrap.dedent("""\
-    Train image classifiers with CoNe (Contrast Your Neighbours) and its baselines.
+_SHARED = f"""\
+  --config              a recipe by name or file; options follow a colon; default {DEFAULT_CONFIG}
+  --config.FIELD=VALUE  changes one field of the recipe, such as --config.bank.size=4096
+  --workdir             the folder that holds everything about a run; default runs/<recipe>"""
 
-      {command} [MODE] [--config=NAME[:OPTIONS]] [--config.FIELD=VALUE] [--workdir=DIR]
+_HELP = """\
+Train image classifiers with CoNe (Contrast Your Neighbours) and its baselines.
 
-    modes
-    {modes}
+  {command} [MODE] [--config=NAME[:OPTIONS]] [--config.FIELD=VALUE] [--workdir=DIR]
 
-    flags
-      --mode                the mode, if it is not the first word; default train
-      --config              a recipe by name or file, with options after a colon; default {config}
-      --config.FIELD=VALUE  changes one field of the recipe, such as --config.bank.size=4096
-      --workdir             the folder that holds everything about a run; default runs/<recipe>
-    {flags}
+modes
+{modes}
 
-    examples
-      {command}
-      {command} --config=digits:cross_entropy
-      {command} evaluate --workdir=runs/digits --step=best
-      {command} predict --workdir=runs/digits --images=photos/
+flags of all modes
+{flags}
+  --mode                the mode, if it is not the first word; default train
 
-    To continue an interrupted run, give the same command again.
-    docs/fields.md explains every field.
-    Exit codes: 0 done, 1 failed, 2 wrong input.
-    """)
+examples
+  {command}
+  {command} --config=digits:cross_entropy
+  {command} evaluate --workdir=runs/digits --step=best
+  {command} predict --workdir=runs/digits --images=photos/
+
+Most modes have flags of their own: {command} MODE --help lists them.
+To continue an interrupted run, give the same command again.
+docs/fields.md explains every field.
+Exit codes: 0 done, 1 failed, 2 wrong input.
+"""
+
+
+def named_mode(argv: Sequence[str]) -> str | None:
+    """The mode that `argv` names, known or not; None where it names none."""
+    if argv and not argv[0].startswith("-"):
+        return argv[0]
+    return _take(argv, "mode")[0]
 
 
 def _with_mode_flag(argv: Sequence[str], modes: Mapping[str, str]) -> Sequence[str]:

@@ -105,7 +105,7 @@ def _push(
         sizes = ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in written)
         say(f"to {reference}, licence {story.licence}: {sizes}")
         if story.licence == pushing.UNKNOWN_LICENCE:
-            say("nothing says what others may do with it; name a licence: --license=apache-2.0")
+            say("nothing says what others may do with it; choose a licence: --license=apache-2.0")
         if not arguments.flags["yes"]:
             if not sys.stdin.isatty():
                 raise UserError("--push asks before it sends anything; add --yes to answer now")

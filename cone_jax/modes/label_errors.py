@@ -60,7 +60,7 @@ def _of_folds(directory: RunDirectory, count: int, console: Console) -> Evidence
     length = "as long" if count == 2 else f"{count - 1} times as long"
     say(
         f"training {count} networks, each without 1/{count} of the pictures: about {length} as the "
-        "run; if it is interrupted, the same command goes on"
+        "run; if interrupted, the same command continues"
     )
     parts = []
     for fold, config in enumerate(label_errors.fold_configs(directory.config, count)):

@@ -20,7 +20,7 @@ def serve(arguments: Arguments, console: Console) -> None:
     nearest = None
     if is_run:
         try:
-            say("looking at the training pictures once, to know each picture's nearest")
+            say("going through the training pictures once, to find the nearest ones later")
             nearest = server.NearestPictures(RunDirectory.open(arguments.workdir), step, say)
         except UserError as error:  # the data are gone; the classes are not
             say(f"without nearest training pictures: {error}")

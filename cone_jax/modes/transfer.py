@@ -63,7 +63,7 @@ def _choose(
     to_run = [run for run in runs if not transfer_protocol.diverged(run)]
     failures = tables.fill(grid, runs, place / GRID_FOLDER, jobs=jobs, say=say, to_run=to_run)
     if any(runner.result(run) is None and not transfer_protocol.diverged(run) for run in runs):
-        raise TrainingFailed(f"{failures[0]}; the same command goes on with what is left")
+        raise TrainingFailed(f"{failures[0]}; the same command continues with what is left")
     choice = transfer_protocol.choose(config, runs)
     say(
         f"best on validation: learning rate {choice.learning_rate:g}, weight decay "

@@ -17,7 +17,7 @@ def weights(arguments: Arguments, console: Console) -> None:
         if wanted in row.id.lower() or wanted in row.network
     ]
     if not rows:
-        raise UserError(f"--model ({wanted}) is part of no name; leave it out to see all of them")
+        raise UserError(f"--model ({wanted}) matches no name; leave it out to see all of them")
     say = plain_lines(console)
     lines = [("weights", "network", "pixels", "top-1 %", "licence", "on this disk")]
     for row in rows:

@@ -18,11 +18,13 @@ from cone_jax.settings import field
 class BinaryCrossEntropy(Objective, path="objective.binary_cross_entropy"):
     """``L = L_bce``."""
 
-    label_smoothing: float = field(0.0, "share of the target for all classes", low=0.0, high=1.0)
-    target_threshold: float = field(
-        -1.0, "targets above it become 1, the others 0; negative: off", high=1.0
+    label_smoothing: float = field(
+        0.0, "share of the target that goes to all classes alike", low=0.0, high=1.0
     )
-    reduction: Literal["mean", "sum"] = field("mean", "over the classes")
+    target_threshold: float = field(
+        -1.0, "targets above this become 1, the others 0; negative: off", high=1.0
+    )
+    reduction: Literal["mean", "sum"] = field("mean", "how the losses of the classes are combined")
 
     @property
     def needs(self) -> Needs:

@@ -19,13 +19,15 @@ from cone_jax.settings import field
 class Cmsf(Objective, path="objective.cmsf"):
     """``L = shift_weight * L_cmsf + ce_weight * L_ce``."""
 
-    neighbours: int = field(10, "of the sample's class, whose mean attracts the query", above=0)
-    shift_weight: float = field(1.0, "of L_cmsf", above=0)
-    ce_weight: float = field(0.0, "of L_ce; 1: CMSF + CE", low=0.0)
+    neighbours: int = field(
+        10, "number of neighbours of the sample's class that attract the query", above=0
+    )
+    shift_weight: float = field(1.0, "weight of L_cmsf", above=0)
+    ce_weight: float = field(0.0, "weight of L_ce; 1: CMSF + CE", low=0.0)
     fill_up: bool = field(
         False,
-        "where the bank has fewer rows of the class: the nearest of other classes fill up, as in "
-        "the authors' code; False: the mean is of those there are",
+        "if the bank has too few rows of the class, the nearest of other classes make up the "
+        "number, as in the authors' code; False: the few count alone",
     )
 
     @property

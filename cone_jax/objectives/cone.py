@@ -86,41 +86,46 @@ class Cone(BalancedCrossEntropy, path="objective.cone"):
 
     metrics: ClassVar[tuple[Metric, ...]] = METRICS
 
-    sup_weight: float = field(0.7, "of the contrastive term", low=0.0)
-    sup_temperature: float = field(0.1, "of the contrastive term", above=0)
+    sup_weight: float = field(0.7, "weight of the contrastive term", low=0.0)
+    sup_temperature: float = field(0.1, "temperature of the contrastive term", above=0)
     neighbours: int = field(
-        512, "anchors of the contrastive term, the most similar bank rows", above=0
+        512, "how many of the most similar bank rows are anchors of the contrastive term", above=0
     )
     anchors: Literal["nearest", "bank"] = field(
-        "nearest", "of the contrastive term: its neighbours, or every bank row"
+        "nearest", "anchors of the contrastive term: the neighbours, or every bank row"
     )
     contrast: Literal["sup_in", "sup_out"] = field("sup_in", "form of the contrastive term")
-    dc_weight: float = field(0.4, "of distributional consistency", low=0.0)
-    dc_temperature: float = field(0.07, "of distributional consistency", above=0)
+    dc_weight: float = field(0.4, "weight of distributional consistency", low=0.0)
+    dc_temperature: float = field(0.07, "temperature of distributional consistency", above=0)
     views: Literal["query_key", "rows"] = field(
-        "query_key", "a second view is the key's own, or both are rows of a batch of 2 n"
+        "query_key",
+        "what two views are: one for the query and one for the key, or rows of a batch of 2 n",
     )
     contrastive_view: Literal["none", "key", "bank"] = field(
         "none",
         "whether the other view's key is an anchor: one more beside the neighbours (key), or in "
         "the bank by the time neighbours are chosen (bank)",
     )
-    label_smoothing: float = field(0.0, "of L_ce", low=0.0, high=1.0)
-    smoothing_form: losses.SmoothingForm = field("official", "of L_ce; see losses.cross_entropy")
+    label_smoothing: float = field(0.0, "label smoothing of L_ce", low=0.0, high=1.0)
+    smoothing_form: losses.SmoothingForm = field(
+        "official", "form of that smoothing: see losses.cross_entropy"
+    )
     min_positive_prob: float = field(
         1e-8,
-        "rows whose positives have no more probability than this leave the contrastive term",
+        "rows whose positives have at most this probability leave the contrastive term",
     )
     sup_reduction: Literal["batch", "kept"] = field(
         "batch", "divide the contrastive term by the batch, or by the rows that have a positive"
     )
     conf_mask_eps: float = field(
         1e-8,
-        "once the method is on, drop samples whose least likely class has no more probability than "
-        "this from L_ce and L_dc (released code only; 0: off)",
+        "once the terms are on, samples whose least likely class has at most this probability "
+        "leave L_ce and L_dc, as in the released code; 0: off",
     )
-    start_epochs: int = field(1, "cross-entropy alone for so many epochs")
-    wait_for_bank: bool = field(True, "and until every row of the bank has been written")
+    start_epochs: int = field(1, "epochs of cross-entropy alone")
+    wait_for_bank: bool = field(
+        True, "cross-entropy alone until every row of the bank has been written"
+    )
 
     @property
     def needs(self) -> Needs:

@@ -18,8 +18,12 @@ from cone_jax.settings import field
 class CrossEntropy(BalancedCrossEntropy, path="objective.cross_entropy"):
     """``L = L_ce``."""
 
-    label_smoothing: float = field(0.0, "share of the target for all classes", low=0.0, high=1.0)
-    smoothing_form: losses.SmoothingForm = field("official", "see losses.cross_entropy")
+    label_smoothing: float = field(
+        0.0, "share of the target that is spread over classes", low=0.0, high=1.0
+    )
+    smoothing_form: losses.SmoothingForm = field(
+        "official", "who gets that share: see losses.cross_entropy"
+    )
 
     @property
     def needs(self) -> Needs:

@@ -19,8 +19,8 @@ from cone_jax.settings import field
 class JointSupCon(Objective, path="objective.joint_supcon"):
     """``L = L_ce + sup_weight * L_sup_out``."""
 
-    sup_weight: float = field(0.5, "of L_sup_out", low=0.0)
-    temperature: float = field(0.07, "of L_sup_out", above=0)
+    sup_weight: float = field(0.5, "weight of L_sup_out", low=0.0)
+    temperature: float = field(0.07, "temperature of L_sup_out", above=0)
 
     @property
     def needs(self) -> Needs:

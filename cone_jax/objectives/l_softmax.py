@@ -21,11 +21,11 @@ class LSoftmax(Objective, path="objective.l_softmax"):
     ``lambda = max(minimum, base * (1 + gamma * step) ** -power)``; values of the authors' code.
     """
 
-    margin: int = field(4, "how many times the angle to the true class counts", low=1, high=4)
-    lambda_base: float = field(1000.0, "lambda at step 0", low=0.0)
-    lambda_gamma: float = field(2e-5, "how fast lambda falls", low=0.0)
-    lambda_power: float = field(45.0, "how fast lambda falls")
-    lambda_minimum: float = field(0.0, "5 to 10 where training is hard", low=0.0)
+    margin: int = field(4, "factor of the angle to the true class", low=1, high=4)
+    lambda_base: float = field(1000.0, "lambda at step 0, the weight of plain softmax", low=0.0)
+    lambda_gamma: float = field(2e-5, "how fast lambda falls: its rate", low=0.0)
+    lambda_power: float = field(45.0, "how fast lambda falls: its exponent")
+    lambda_minimum: float = field(0.0, "least lambda; 5 to 10 if training is hard", low=0.0)
 
     @property
     def needs(self) -> Needs:

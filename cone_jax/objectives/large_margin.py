@@ -25,16 +25,16 @@ from cone_jax.settings import field
 class LargeMargin(Objective, path="objective.large_margin"):
     """``L = L_margin + ce_weight * L_ce``, the margin averaged over the chosen layers."""
 
-    gamma: float = field(10000.0, "the margin wanted", above=0)
+    gamma: float = field(10000.0, "the margin to reach", above=0)
     alpha: float = field(2.0, "distances below gamma (1 - alpha) get no gradient", above=0)
     top_k: int = field(1, "how many wrong classes are considered", above=0)
-    norm: margin_losses.Norm = field("l2", "in which distances are measured")
+    norm: margin_losses.Norm = field("l2", "norm in which distances are measured")
     layers: tuple[Layer, ...] = field(
         ("features",),
         "where distances are measured: in the pooled features (cheap), in the images (a forward "
         "and top_k backward passes more), or in both",
     )
-    ce_weight: float = field(0.0, "of L_ce", low=0.0)
+    ce_weight: float = field(0.0, "weight of L_ce", low=0.0)
 
     @property
     def needs(self) -> Needs:

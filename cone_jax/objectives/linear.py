@@ -16,7 +16,9 @@ from cone_jax.settings import field
 class Linear(CrossEntropy, path="objective.linear"):
     """``L = L_ce``, with a gradient for the classifier alone."""
 
-    smoothing_form: losses.SmoothingForm = field("uniform", "see losses.cross_entropy")
+    smoothing_form: losses.SmoothingForm = field(
+        "uniform", "who gets the smoothed share: see losses.cross_entropy"
+    )
 
     @property
     def needs(self) -> Needs:

@@ -20,9 +20,9 @@ from cone_jax.settings import field
 class Nnclr(Objective, path="objective.nnclr"):
     """``L = nn_weight * L_nn + ce_weight * L_ce``."""
 
-    temperature: float = field(0.1, "of the similarities", above=0)
-    nn_weight: float = field(1.0, "of L_nn", above=0)
-    ce_weight: float = field(0.0, "of L_ce; 1: NNCLR + CE", low=0.0)
+    temperature: float = field(0.1, "temperature of the similarities", above=0)
+    nn_weight: float = field(1.0, "weight of L_nn", above=0)
+    ce_weight: float = field(0.0, "weight of L_ce; 1: NNCLR + CE", low=0.0)
     lookup: Literal["query", "key"] = field(
         "query",
         "who looks the neighbour up: each view for the other one, without a momentum network, as "

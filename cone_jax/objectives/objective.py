@@ -66,21 +66,35 @@ class Needs:
 
 
 class MixedLabels(NamedTuple):
-    """The second label of each row, whose image is mixed from two."""
+    """The second label of each row, whose image is mixed from two.
+
+    >>> mixed = MixedLabels(labels=jnp.array([2]), weight=jnp.array([0.75]))
+    >>> losses.mixed_targets(jnp.array([0]), mixed.labels, mixed.weight, 3).tolist()
+    [[0.75, 0.0, 0.25]]
+    """
 
     labels: Int[Array, " B"]  # of the second image
     weight: Float[Array, " B"]  # the share of the *first* label, `StepInputs.labels`
 
 
 class ClassCentres(NamedTuple):
-    """A linear classifier without bias, taken apart: ``logits = inputs @ kernel``."""
+    """A linear classifier without bias, taken apart: ``logits = inputs @ kernel``.
+
+    >>> centres = ClassCentres(inputs=jnp.ones((1, 2)), kernel=jnp.eye(2))
+    >>> (centres.inputs @ centres.kernel).tolist()
+    [[1.0, 1.0]]
+    """
 
     inputs: Float[Array, "B D"]  # what the classifier sees
     kernel: Float[Array, "D C"]  # a centre per class
 
 
 class Activation(NamedTuple):
-    """What a layer of the query network gives, and the rest of the network as a function of it."""
+    """The output of a layer of the query network, and the rest of the network as a function.
+
+    >>> Activation(jnp.ones((1, 2)), classify=lambda value: 3 * value).classify(jnp.ones(2))[0]
+    Array(3., dtype=float32)
+    """
 
     value: Float[Array, "B ..."]  # what the layer gives
     classify: Callable[[jax.Array], jax.Array]  # to logits [B, C], in train mode
@@ -190,11 +204,11 @@ class Objective(Section, abc.ABC):
 class TwoViewContrast(Objective):
     """Methods that contrast the 2 n rows of a batch of two views; a linear stage follows."""
 
-    temperature: float = field(0.1, "of the similarities", above=0)
+    temperature: float = field(0.1, "temperature of the similarities", above=0)
     base_temperature: float = field(
         0.07,
-        "the loss is multiplied by temperature / base_temperature: 0.07 is SupContrast's PyTorch "
-        "code, 1 SupCon's TensorFlow code, and the temperature itself a plain loss",
+        "the loss is multiplied by temperature / base_temperature: 0.07 as in SupContrast's "
+        "PyTorch code, 1 as in SupCon's TensorFlow code, the temperature itself for a plain loss",
         above=0,
     )
 
@@ -209,13 +223,13 @@ class BalancedCrossEntropy(Objective):
 
     class_weights: Literal["none", "balanced", "sqrt"] = field(
         "none",
-        "how a sample counts in L_ce: alike, by one over its class's share of the training set, or "
-        "by the root of that; 1 on average",
+        "weight of a sample in L_ce: 1, one over its class's share of the training set, or the "
+        "root of that; the mean weight is 1",
     )
     logit_adjustment: float = field(
         0.0,
-        "added to the logits in L_ce: so many times the logarithm of each class's share of the "
-        "training set (Menon et al., 2021, whose value is 1); 0: nothing",
+        "this many times the logarithm of each class's share of the training set is added to the "
+        "logits in L_ce (Menon et al., 2021, use 1); 0: nothing",
         low=0.0,
     )
 

@@ -22,8 +22,8 @@ class PaCo(Objective, path="objective.paco"):
 
     alpha: float = field(0.05, "weight of each anchor of the class", low=0.0)
     beta: float = field(1.0, "weight of the class centre", low=0.0)
-    gamma: float = field(1.0, "share of the anchors in the denominator", low=0.0)
-    temperature: float = field(0.2, "of the similarities", above=0)
+    gamma: float = field(1.0, "weight of the anchors in the denominator", low=0.0)
+    temperature: float = field(0.2, "temperature of the similarities", above=0)
     prior: Literal["none", "uniform", "data"] = field(
         "none",
         "what is added to the class logits in the loss: the logarithm of each class's share of the "

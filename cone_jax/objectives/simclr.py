@@ -18,7 +18,7 @@ from cone_jax.settings import field
 class SimClr(TwoViewContrast, path="objective.simclr"):
     """NT-Xent over the 2 n rows of a batch, averaged."""
 
-    temperature: float = field(0.5, "of the similarities", above=0)
+    temperature: float = field(0.5, "temperature of the similarities", above=0)
 
     def __call__(self, inputs: StepInputs) -> tuple[jax.Array, Metrics]:
         z = losses.normalise(inputs.query.embedding)

@@ -18,7 +18,7 @@ from cone_jax.settings import field
 class SupConBank(Objective, path="objective.supcon_bank"):
     """L_out; anchors are the sample's own key and every row of the bank."""
 
-    temperature: float = field(0.07, "of the similarities", above=0)
+    temperature: float = field(0.07, "temperature of the similarities", above=0)
 
     @property
     def needs(self) -> Needs:

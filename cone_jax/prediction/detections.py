@@ -17,7 +17,12 @@ from cone_jax.training.run_directory import DeployedNetwork
 
 
 class FoundObjects(NamedTuple):
-    """What is on one picture: COCO's result entries; nothing but `error` where it is damaged."""
+    """What is on one picture: COCO's result entries; nothing but `error` if it is damaged.
+
+    >>> found = FoundObjects(Path("street.jpg"), entries=[{"category_id": 3, "score": 0.9}])
+    >>> [entry["category_id"] for entry in found.entries if entry["score"] > 0.5]
+    [3]
+    """
 
     path: Path  # the file
     pixels: np.ndarray | None = None  # uint8, height by width by 3

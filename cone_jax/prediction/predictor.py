@@ -24,7 +24,12 @@ from cone_jax.training.run_directory import DeployedNetwork, RunDirectory
 
 
 class Prediction(NamedTuple):
-    """The most probable classes of one picture, best first; none where it is damaged."""
+    """The most probable classes of one picture, best first; none if it is damaged.
+
+    >>> found = Prediction(Path("owl.jpg"), ("owl", "tit"), (0.9, 0.1))
+    >>> found.classes[0], found.probabilities[0]
+    ('owl', 0.9)
+    """
 
     path: Path  # the file
     classes: tuple[str, ...] = ()  # their names

@@ -10,23 +10,23 @@ from cone_jax.settings.section import Section, field
 class ModelOptions(Section, path="options"):
     """Options of the architecture; None: its own default."""
 
-    width: int | None = field(None, "planes of a ResNet's first stage")
+    width: int | None = field(None, "channels of a ResNet's first stage")
     stride_in_1x1: bool | None = field(
-        None, "of a ResNet-50 or deeper: the stride in the first 1x1 convolution, as Caffe has it"
+        None, "for a ResNet-50 or deeper: the stride is in the first 1x1 convolution, as in Caffe"
     )
-    last_width: int | None = field(None, "of RegNetX-400MF: 400 or 384")
+    last_width: int | None = field(None, "for RegNetX-400MF: 400 or 384")
     image_size: int | None = field(None, "the size that a transformer's positions are learned for")
-    distilled: bool | None = field(None, "of DeiT: with the distillation token")
-    channel_order: str | None = field(None, "of ShuffleNetV2: torchvision, or that of its authors")
-    dropout: float | None = field(None, "rate before the head")
-    stochastic_depth: float | None = field(None, "rate of the last block")
+    distilled: bool | None = field(None, "for DeiT: with the distillation token")
+    channel_order: str | None = field(None, "for ShuffleNetV2: torchvision or authors")
+    dropout: float | None = field(None, "dropout rate before the head")
+    stochastic_depth: float | None = field(None, "stochastic depth: the rate of the last block")
     remat: bool | None = field(None, "recompute activations to save memory")
-    bn_momentum: float | None = field(None, "weight of old running statistics, 0.9")
+    bn_momentum: float | None = field(None, "weight of the old running statistics; 0.9 if not set")
     bn_frozen: bool | None = field(
         None, "the backbone's BatchNorm keeps the statistics it starts with, to fine-tune"
     )
     bn_groups: int | None = field(
-        None, "1: global statistics; the number of devices: one set for each"
+        None, "groups with BatchNorm statistics of their own; 1: global statistics"
     )
 
 
@@ -39,20 +39,20 @@ class Model(Section, path="model"):
         "imagenet", "the first layers; cifar: for images of about 32 pixels"
     )
     dtype: Literal["float32", "bfloat16"] = field(
-        "float32", "of the computation; parameters are float32"
+        "float32", "type of the computation; parameters are float32"
     )
-    options: ModelOptions = field(ModelOptions(), "of the architecture")
-    projection: bool = field(True, "False: the classifier sees pooled features")
+    options: ModelOptions = field(ModelOptions(), "options of the architecture")
+    projection: bool = field(True, "a projection head; False: the classifier sees pooled features")
     embedding_dim: int = field(256, "width of the embedding", low=1)
     head_layers: int = field(1, "hidden layers of the projection head", low=0)
-    head_hidden: int = field(0, "their width; 0: max(2 d, 4096) for d features", low=0)
+    head_hidden: int = field(0, "width of these layers; 0: max(2 d, 4096) for d features", low=0)
     head_batch_norm: bool = field(True, "BatchNorm after each hidden layer of the head")
     head_normalise_input: bool = field(False, "the head sees features of unit norm")
-    head_output_batch_norm: bool = field(False, "BatchNorm after the head's last layer too")
+    head_output_batch_norm: bool = field(False, "BatchNorm also after the last layer of the head")
     predictor: bool = field(False, "a second head on the embedding, where the objective needs one")
-    predictor_hidden: int = field(4096, "width of its hidden layer", low=1)
+    predictor_hidden: int = field(4096, "width of the predictor's hidden layer", low=1)
     classifier: Literal["linear", "cosine"] = field(
-        "linear", "cosine: on the unit-norm embedding, as in the paper's equations"
+        "linear", "cosine: the classifier sees unit-norm embeddings, as in the paper's equations"
     )
     classifier_input: Literal["embedding", "features"] = field(
         "embedding", "what the class centres see"
@@ -69,23 +69,26 @@ class Model(Section, path="model"):
 class Bank(Section, path="bank"):
     """The memory bank of earlier keys."""
 
-    size: int = field(65536, "how many rows it has", low=1)
+    size: int = field(65536, "number of rows", low=1)
     init: Literal["masked", "official"] = field(
         "masked",
-        "masked: rows count once written; official: noise that counts from step 0, as released; "
-        "kept for comparison, not recommended",
+        "masked: a row counts once it is written; official: noise that counts from step 0, as in "
+        "the released code, for comparison only",
     )
     probs: Literal["stored", "recomputed"] = field(
         "stored",
-        "class probabilities of the rows: as they were, or recomputed from the embeddings by the "
-        "key's classifier of today",
+        "class probabilities of the rows: as they were when written, or recomputed from the "
+        "embeddings by the current classifier of the key network",
     )
     probs_dtype: Literal["float32", "bfloat16"] = field(
         "float32", "type of the stored probabilities"
     )
     exclude_self: bool = field(False, "hide a sample's own older copy from its neighbours")
     recall_target: float = field(
-        1.0, "below 1: neighbours by approx_max_k, which may miss some", low=0.01, high=1.0
+        1.0,
+        "below 1: neighbours are found by approx_max_k, which may miss some",
+        low=0.01,
+        high=1.0,
     )
     sharding: Literal["replicated", "sharded"] = field(
         "replicated", "sharded: rows split over all devices", free=True
@@ -96,12 +99,13 @@ class Bank(Section, path="bank"):
 class Ema(Section, path="ema"):
     """The momentum network, which makes the keys."""
 
-    momentum: float = field(0.996, "weight of the old parameters in a step", low=0.0, high=1.0)
+    momentum: float = field(0.996, "weight of the old parameters in each step", low=0.0, high=1.0)
     schedule: Literal["official_auto", "cosine_to_one", "constant"] = field(
-        "official_auto", "official_auto: the released code's rule, constant above 0.996"
+        "official_auto",
+        "how the momentum rises; official_auto: along a cosine, but constant if above 0.996",
     )
     order: Literal["before_forward", "after_update"] = field(
-        "before_forward", "when it is averaged; after_update: Algorithm 1 of the paper"
+        "before_forward", "when the average is taken; after_update: as in Algorithm 1 of the paper"
     )
 
 
@@ -109,6 +113,8 @@ class Ema(Section, path="ema"):
 class Average(Section, path="average"):
     """The averaged model, which is the one evaluated where it is on."""
 
-    decay: float = field(0.0, "weight of the old average in an update; 0: none", low=0.0, high=1.0)
+    decay: float = field(
+        0.0, "weight of the old average in each update; 0: no average", low=0.0, high=1.0
+    )
     every: int = field(32, "steps between two updates", low=1)
     rescale: bool = field(True, "adapt the decay to batch and epochs, as torchvision does")

@@ -13,8 +13,8 @@ from cone_jax.settings.section import Section, field
 class Data(Section, path="data"):
     """The data set, its splits, its transforms, and the processes that read it."""
 
-    source: str = field("digits", "where records come from; docs/data.md lists the kinds")
-    name: str = field("", "a TFDS set: name[/config][:version]")
+    source: str = field("digits", "the kind of data set; docs/data.md lists them")
+    name: str = field("", "the name of a TFDS set: name[/config][:version]")
     path: str = field(
         "",
         "image folder, packed or archive folder, .npz file or folder, or TFDS data_dir",
@@ -22,53 +22,59 @@ class Data(Section, path="data"):
     )
     stage: str = field(
         "",
-        'local folder that data of a bucket is brought to; "": the user\'s cache directory',
+        'local folder for copies of data from a bucket; "": the user\'s cache directory',
         free=True,
     )
     label_key: str = field("label", "the TFDS feature to learn")
     holdout: float = field(0.1, "fraction of each class to test on where there is no test part")
     holdout_seed: int = field(0, "decides which records are held out")
     empty_images: Literal["drop", "keep"] = field(
-        "drop", "training pictures without an object, of sources with objects"
+        "drop", "what to do with training pictures without objects, when training a detector"
     )
     folds: int = field(
-        0, "cut train into so many folds and test on one of them; 0: test on test_split", low=0
+        0,
+        "number of folds to cut train into, one of which is tested on; 0: test on test_split",
+        low=0,
     )
     fold: int = field(0, "the fold to test on, from 0; the others are trained on", low=0)
     sampling: Literal["uniform", "balanced", "sqrt"] = field(
         "uniform",
-        "how often classes are trained on: as they occur, all alike, or by the root of their "
-        "number of records",
+        "how often a class is trained on: as often as it occurs, as often as any other, or in "
+        "proportion to the root of its number of records",
     )
     imbalance: float = field(
         1.0,
-        "thin train out to a long tail, in which the first class has so many times the records of "
-        "the last (CIFAR-100-LT); 1: leave it as it is",
+        "thins train out to a long tail (CIFAR-100-LT): how many times the records of the last "
+        "class the first one has; 1: train stays as it is",
         low=1.0,
     )
     corrections: str = field(
-        "", "CSV file of corrected labels, such as the page of --mode=label_errors saves"
+        "", "CSV file of corrected labels, as saved by the page of --mode=label_errors"
     )
     cache_bytes: int = field(
         2**30, "memory for small decoded pictures, per process and split; 0: none", low=0
     )
     train_split: str = field("train", "what is trained on; may be an expression")
     test_split: str = field("test", "what is tested on; may be an expression")
-    num_classes: int = field(0, "how many classes the source must have; 0: what it says", low=0)
+    num_classes: int = field(0, "number of classes that the source must have; 0: any number", low=0)
     image_size: int = field(
         8, "side, in pixels, of the training images that reach the network", low=1
     )
     train_transforms: tuple[str, ...] = field(
-        (), 'in order, such as ("random_resized_crop(224)", "flip")'
+        (),
+        'augmentation of training images, in order, such as ("random_resized_crop(224)", "flip")',
     )
     key_transforms: tuple[str, ...] = field(
-        (), "of the second view, the key's; (): as train_transforms"
+        (), "augmentation of the second view, the key's; (): as train_transforms"
     )
-    test_transforms: tuple[str, ...] = field((), "of the images that are evaluated")
+    test_transforms: tuple[str, ...] = field(
+        (), "preparation of the images that are evaluated or predicted"
+    )
     test_pixels: Literal["exact", "stored", "fast"] = field(
         "exact",
-        "of those images: as Pillow resizes and crops, step by step; stored: without turning them "
-        "by EXIF, as torchvision and timm read folders; fast: a JPEG decoded no finer than needed",
+        "how those images are read; exact: resized and cropped as Pillow does it; stored: the same "
+        "without turning them by EXIF, as torchvision and timm read folders; fast: a JPEG is "
+        "decoded no finer than needed",
     )
     mean: tuple[float, ...] = field(
         (0.485, 0.456, 0.406), "mean of R, G and B, for pixels in [0, 1]"
@@ -80,10 +86,14 @@ class Data(Section, path="data"):
         1, "augmented views per sample; the objective says what the second is for", low=1, high=2
     )
     last_batch: Literal["drop", "carry"] = field(
-        "drop", "what becomes of the rest of an epoch: dropped, or carried into the next one"
+        "drop",
+        "whether the images left at the end of an epoch are dropped or carried into the next one",
     )
     damaged_limit: float = field(
-        0.01, "the fraction of unreadable images that ends the run", low=0.0, high=1.0
+        0.01,
+        "the run ends if more than this fraction of the images is unreadable",
+        low=0.0,
+        high=1.0,
     )
     threads: int = field(4, "threads per process that read ahead", low=1, free=True)
     workers: int = field(
@@ -92,7 +102,7 @@ class Data(Section, path="data"):
         low=0,
         free=True,
     )
-    prefetch: int = field(4, "batches ready ahead of the step", low=1, free=True)
+    prefetch: int = field(4, "batches prepared ahead of the step", low=1, free=True)
 
     def check(self) -> None:
         if "://" in self.stage:
@@ -132,8 +142,10 @@ class Data(Section, path="data"):
 class Mixing(Section, path="mixing"):
     """MixUp and CutMix, on the devices: see `cone_jax.data.on_device.mix`."""
 
-    mixup_alpha: float = field(0.0, "of MixUp's Beta distribution; 0: no MixUp", low=0.0)
-    cutmix_alpha: float = field(0.0, "of CutMix's Beta distribution; 0: no CutMix", low=0.0)
+    mixup_alpha: float = field(0.0, "parameter of MixUp's Beta distribution; 0: no MixUp", low=0.0)
+    cutmix_alpha: float = field(
+        0.0, "parameter of CutMix's Beta distribution; 0: no CutMix", low=0.0
+    )
     switch: float = field(0.5, "probability of CutMix where both are on", low=0.0, high=1.0)
 
     @property
@@ -145,34 +157,40 @@ class Mixing(Section, path="mixing"):
 class Optimizer(Section, path="optimizer"):
     """The optimiser, its learning rate at the peak of the schedule, and weight decay."""
 
-    name: str = field("sgd", "cone_jax/training/optimizers.py lists them")
-    learning_rate: float = field(0.1, "for a batch of reference_batch", low=0.0)
-    reference_batch: int = field(256, "0: the learning rate is not scaled by the batch", low=0)
-    momentum: float = field(0.9, "of sgd, lars and rmsprop", low=0.0, high=1.0)
-    nesterov: bool = field(False, "of sgd, lars and rmsprop")
-    beta1: float = field(0.9, "of adamw and lamb", low=0.0, high=1.0)
-    beta2: float = field(0.999, "of adamw and lamb", low=0.0, high=1.0)
-    rms_decay: float = field(0.9, "of rmsprop's average of squares", low=0.0, high=1.0)
-    epsilon: float = field(1e-8, "of adamw, lamb and rmsprop", low=0.0)
-    trust_coefficient: float = field(1e-3, "of lars", low=0.0)
-    weight_decay: float = field(1e-4, "of the parameters in decay_scope", low=0.0)
+    name: str = field("sgd", "the optimiser; cone_jax/training/optimizers.py lists them")
+    learning_rate: float = field(
+        0.1, "peak learning rate for a batch of reference_batch images", low=0.0
+    )
+    reference_batch: int = field(
+        256, "batch size that learning_rate is for; 0: the rate is not scaled with the batch", low=0
+    )
+    momentum: float = field(0.9, "momentum of sgd, lars and rmsprop", low=0.0, high=1.0)
+    nesterov: bool = field(False, "Nesterov momentum, for sgd, lars and rmsprop")
+    beta1: float = field(0.9, "beta1 of adamw and lamb", low=0.0, high=1.0)
+    beta2: float = field(0.999, "beta2 of adamw and lamb", low=0.0, high=1.0)
+    rms_decay: float = field(0.9, "decay of rmsprop's average of squares", low=0.0, high=1.0)
+    epsilon: float = field(1e-8, "epsilon of adamw, lamb and rmsprop", low=0.0)
+    trust_coefficient: float = field(1e-3, "trust coefficient of lars", low=0.0)
+    weight_decay: float = field(1e-4, "weight decay of the parameters in decay_scope", low=0.0)
     decay_scope: Literal["all", "exclude_1d", "exclude_norms"] = field(
         "all",
-        "exclude_1d: not on biases, norms, class token and positions; exclude_norms: not on norms",
+        "exclude_1d: not biases, norms, class token and positions; exclude_norms: not norms",
     )
     backbone_rate: float = field(
-        1.0, "factor of the backbone's learning rate, below 1 to fine-tune", low=0.0, high=1.0
+        1.0, "factor of the backbone's learning rate; below 1 for fine-tuning", low=0.0, high=1.0
     )
     layer_decay: float = field(
         1.0,
-        "factor of the rate from each layer of the backbone to the one before it, to fine-tune",
+        "for fine-tuning: the rate of a layer of the backbone, divided by that of the next layer",
         above=0.0,
         high=1.0,
     )
     head_epochs: float = field(
-        0.0, "for so many epochs only what follows the backbone is trained, to fine-tune", low=0.0
+        0.0, "for fine-tuning: epochs in which only what follows the backbone is trained", low=0.0
     )
-    clip_norm: float = field(0.0, "longest gradient; 0: gradients are not clipped", low=0.0)
+    clip_norm: float = field(
+        0.0, "largest norm of a gradient; 0: gradients are not clipped", low=0.0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,24 +201,26 @@ class Schedule(Section, path="schedule"):
         5.0, "epochs of linear warm-up; the rate rises in every step", low=0.0
     )
     warmup_steps: int = field(0, "when positive, replaces warmup_epochs", low=0)
-    warmup_start: float = field(0.0, "fraction of the peak rate", low=0.0, high=1.0)
+    warmup_start: float = field(
+        0.0, "rate at the start, as a fraction of the peak", low=0.0, high=1.0
+    )
     decay: Literal["cosine", "linear", "constant", "steps", "exponential"] = field(
         "cosine", "how the rate falls after warm-up"
     )
     milestones: tuple[tuple[float, float], ...] = field(
-        (), 'of decay "steps": pairs (epoch, fraction of the peak from then on)'
+        (), 'for decay "steps": pairs (epoch, fraction of the peak from then on)'
     )
     milestone_steps: tuple[tuple[int, float], ...] = field(
         (), "when given, replaces milestones: pairs (step, fraction of the peak from then on)"
     )
     decay_epochs: float = field(
-        1.0, 'of decay "exponential": each time, multiply by decay_factor', low=0.0
+        1.0, 'for decay "exponential": epochs between two multiplications by decay_factor', low=0.0
     )
-    decay_factor: float = field(1.0, 'of decay "exponential"', low=0.0)
+    decay_factor: float = field(1.0, 'for decay "exponential": the factor', low=0.0)
     unit: Literal["epoch", "step"] = field(
-        "epoch", "how often the rate changes after warm-up: once per epoch, or each step"
+        "epoch", "how often the rate changes after warm-up: once per epoch or in each step"
     )
-    floor: float = field(1e-3, "fraction of the peak rate at the end", low=0.0, high=1.0)
+    floor: float = field(1e-3, "rate at the end, as a fraction of the peak", low=0.0, high=1.0)
 
     def warmup(self, steps_per_epoch: int) -> int:
         """The length of the warm-up in steps."""
@@ -227,26 +247,30 @@ class Stage(Section):
 class LinearStage(Stage, path="linear_stage"):
     """The second stage of methods whose loss trains no classifier; the others ignore it."""
 
-    train_transforms: tuple[str, ...] = field((), "(): as data.train_transforms")
-    optimizer: Optimizer = field(Optimizer(weight_decay=0.0), "of this stage")
-    schedule: Schedule = field(Schedule(warmup_epochs=0.0), "of this stage")
+    train_transforms: tuple[str, ...] = field(
+        (), "augmentation in this stage; (): as data.train_transforms"
+    )
+    optimizer: Optimizer = field(Optimizer(weight_decay=0.0), "those of this stage")
+    schedule: Schedule = field(Schedule(warmup_epochs=0.0), "those of this stage")
 
 
 @dataclasses.dataclass(frozen=True)
 class Transfer(Section, path="transfer"):
     """The grid of ``--mode=transfer``; other modes ignore it."""
 
-    name: str = field("", "name of the data set, as the paper's table heads its column")
+    name: str = field("", "name of the data set, as it heads a column of the paper's table")
     metric: Literal["top1", "mean_per_class"] = field(
-        "top1", "what is compared and shown; both are kept"
+        "top1", "the metric to choose by and to show; both are recorded"
     )
     learning_rates: tuple[float, ...] = field(
-        (), "peak rates; every one meets every weight decay", above=0
+        (), "peak rates; each is combined with each weight decay", above=0
     )
-    weight_decays: tuple[float, ...] = field((), "divided by the learning rate", low=0)
-    train_split: str = field("", "what the runs of the grid are trained on")
+    weight_decays: tuple[float, ...] = field(
+        (), "weight decays, to be divided by the learning rate", low=0
+    )
+    train_split: str = field("", "the split that the runs of the grid are trained on")
     validation_split: str = field(
-        "", "what they are compared on; the last run uses the splits of data"
+        "", "the split that they are compared on; the final run uses the splits of data"
     )
 
 
@@ -256,7 +280,7 @@ class Nonfinite(Section, path="nonfinite"):
 
     policy: Literal["stop", "skip"] = field("stop", "end the run, or skip the update", free=True)
     skip_limit: int = field(
-        10, "updates skipped in the whole run; one more ends it", low=0, free=True
+        10, "how many updates of a run may be skipped; one more ends it", low=0, free=True
     )
 
 
@@ -266,18 +290,18 @@ class Evaluation(Section, path="evaluation"):
 
     evaluators: tuple[str, ...] = field(
         ("classification",),
-        'such as ("classification", "knn(k=20, network=\'key\', every_epochs=5)"); '
+        'what to measure, such as ("classification", "knn(k=20, every_epochs=5)"); '
         "cone_jax/evaluation/registry.py lists the kinds",
     )
     every_epochs: float = field(1.0, "epochs between evaluations; 0: at the end only", low=0.0)
     batch_size: int = field(
         256,
-        "images per batch, over all devices; rounded up to a multiple of their number",
+        "images per batch, over all devices; rounded up to a multiple of the devices",
         low=1,
     )
     patience: int = field(
         0,
-        "end training after so many evaluations without a better checkpoint.best_metric; 0: never",
+        "evaluations without a better checkpoint.best_metric before training ends; 0: no limit",
         low=0,
     )
 
@@ -287,12 +311,17 @@ class Checkpoint(Section, path="checkpoint"):
     """What is saved, and how often."""
 
     every_epochs: float = field(1.0, "epochs between checkpoints; 0: at the end only", low=0.0)
-    keep: int = field(2, "how many of the latest are kept, beside the best one", low=1, free=True)
+    keep: int = field(
+        2, "how many of the latest checkpoints to keep, besides the best one", low=1, free=True
+    )
     best_metric: str = field(
-        "test/top1", 'the metric that chooses the best checkpoint; "": none is best'
+        "test/top1", 'the metric that decides which checkpoint is best; "": none'
     )
     store_timeout: float = field(
-        600.0, "seconds that a bucket may stay away before the run ends", low=1.0, free=True
+        600.0,
+        "seconds without an answer from a bucket after which the run ends",
+        low=1.0,
+        free=True,
     )
 
 
@@ -309,14 +338,14 @@ class Settings(Stage):
 
     seed: int = field(0, "decides everything random", low=0, high=2**31 - 1)
     accumulate: int = field(
-        1, "a batch is processed in so many parts, with the memory of one", low=1
+        1, "number of parts in which a batch is processed, with the memory of one", low=1
     )
     init_from: str = field(
         "",
         "weights to start from: a file, a run, an export, timm:NAME, torchvision:NAME, hf://OWNER/NAME",
     )
     init_strict: bool = field(
-        True, "every weight must have its place; False: all but classifier and head"
+        True, "every weight must find its place; False: except those of classifier and head"
     )
     data: Data = field(Data(), "the data set")
     model: Model = field(Model(), "the network")
@@ -333,13 +362,13 @@ class Settings(Stage):
     evaluation: Evaluation = field(Evaluation(), "what is measured")
     checkpoint: Checkpoint = field(Checkpoint(), "what is saved")
     budget: str = field(
-        "", "how long a run may take, such as 30min, where the recipe derives its length"
+        "", "how long a run may take, such as 30min; for recipes that choose their own length"
     )
     derive: tuple[str, ...] = field(
         (),
-        "fields that the number of images and the budget decide, unless set by hand",
+        "fields that follow from the number of images and the budget unless they are set by hand",
     )
-    log_every: int = field(20, "steps between two records of train metrics", low=1)
+    log_every: int = field(20, "steps between two records of training metrics", low=1)
     profile_steps: tuple[int, ...] = field(
         (), "(first, last): trace these steps into the folder profile of the run", free=True
     )

@@ -108,7 +108,7 @@ def _interruptions() -> Iterator[None]:
         with _termination_interrupts():
             yield
     except KeyboardInterrupt:
-        raise TrainingFailed("interrupted; the same command goes on with what is left") from None
+        raise TrainingFailed("interrupted; the same command continues with what is left") from None
 
 
 @contextlib.contextmanager

@@ -74,8 +74,8 @@ class Patience:
         self._best = max(self._best, value)
         if self.exhausted:
             self._report(
-                f"{self._metric} has not been better for {self._waited} evaluations "
-                f"(evaluation.patience): training ends; its best is {abs(self._best):.4f}"
+                f"{self._metric} has not improved for {self._waited} evaluations "
+                f"(evaluation.patience): training ends; the best was {abs(self._best):.4f}"
             )
         return self.exhausted
 

@@ -158,7 +158,7 @@ def _look_before_training(run: Run, say: Report) -> None:
         if not gentle:
             say(
                 f"warning: optimizer.learning_rate ({optimizer.learning_rate:g}) is one for "
-                f"training from scratch by {optimizer.name} and will undo much of init_from; "
+                f"training from scratch with {optimizer.name} and will undo much of init_from; "
                 "configs/finetune.py is made for it, or lower the rate or optimizer.backbone_rate"
             )
     elif warning := run.learner.objective.missing_weights():

@@ -210,7 +210,7 @@ def load(run: Run, report: Report) -> tuple[TrainState, ImportReport]:
     report(account.summary())
     _report_rest(account, report)
     for name in account.reinitialised:
-        report(f"{name} starts anew: another number of classes")
+        report(f"{name} starts anew, since the number of classes differs")
     return state.with_weights(variables), account
 
 

@@ -360,7 +360,7 @@ def explained(config: ConfigDict, mesh: Mesh) -> Iterator[None]:
         if _EXHAUSTED not in str(error):
             raise
         raise TrainingFailed(
-            f"a device ran out of memory; {_advice(config, mesh)} (the devices' own words: "
+            f"a device ran out of memory; {_advice(config, mesh)} (the device said: "
             f"{str(error).splitlines()[0]})"
         ) from error
 

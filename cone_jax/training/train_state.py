@@ -261,6 +261,13 @@ def create_state(learner: Learner, rng: jax.Array) -> TrainState:
 
     Returns:
         A state to give to `train_step`.
+
+    >>> from cone_jax import config as config_lib
+    >>> config, mesh = config_lib.load_recipe("digits"), distributed.make_mesh()
+    >>> learner = build_learner(config, num_classes=10, steps_per_epoch=11, mesh=mesh)
+    >>> state = create_state(learner, jax.random.key(0))
+    >>> int(state.step), int(state.bank.filled)
+    (0, 0)
     """
     return laid_out(_creator(distributed.platform(learner.mesh))(rng, learner=learner))
 

@@ -12,7 +12,7 @@ STEPS = (0, 2, 6, 7, 11)
 COLOURS = ("blue", "green", "orange")
 SAYS = {
     0: "empty: no row is valid, both terms are 0",
-    2: "filling: a third of the rows is valid, the terms still wait",
+    2: "filling: a third of the rows are valid, and the terms still wait",
     6: "full: from here on L_in and L_dc count",
     7: "the oldest four rows have been overwritten",
     11: "no row is older than six steps: K / B",
@@ -51,5 +51,5 @@ def draw() -> str:
                 drawing.box(x, y + 9, 27, 24, COLOURS[labels[row]], fill_opacity=float(opacity))
         x = 16 + 32.5 * cursor + 13.5
         drawing.path([(x, y + 46), (x, y + 36)], "ink", 1.6, arrow=True)
-    drawing.text(16, 332, "Colour: class. Pale: old. Arrow: where the next keys go.", "muted", 12)
+    drawing.text(16, 332, "Colour: class. Faded: old. Arrow: where the next keys go.", "muted", 12)
     return drawing.file()

@@ -123,7 +123,7 @@ def _space(drawing: Drawing, found: dict) -> None:
             "ink", 1, fill=f"var(--f-{COLOUR[label]})", stroke_linejoin="round",
         )  # fmt: skip
     for name, colour in (("centre", "pink"), ("neighbours", "blue"), ("agreement", "yellow")):
-        dx, dy = 42 * found["pulls"][name][:2]
+        dx, dy = 36 * found["pulls"][name][:2]
         drawing.path([(x, y), (x + dx, y + dy)], colour, 3, arrow=True)
     drawing.circle(x, y, 9, "blue", stroke="var(--f-paper)", stroke_width=2.0)
     drawing.text(*_shifted(CENTRES[0], -14, -6), "class centre “owl”", size=12.5, anchor="end")

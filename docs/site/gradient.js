@@ -49,7 +49,7 @@
         <label>loss <select><option value="in">L_in</option><option value="out">L_out</option></select></label>
         <label>τ <input type="range" min="0.03" max="0.5" step="0.01" value="0.1"> <output>0.10</output></label>
         <button class="md-button" data-do="step">one step</button>
-        <button class="md-button" data-do="again">from the start</button>
+        <button class="md-button" data-do="again">start again</button>
       </div>
       <div class="scene">
       <svg class="cone-figure" viewBox="0 0 300 300" role="img"

@@ -157,6 +157,9 @@ def test_the_page_of_fields_is_as_the_fields_are_declared():
         [sys.executable, "scripts/list_fields.py"], cwd=ROOT, capture_output=True, text=True
     )
     assert listed.stdout == (ROOT / "docs/fields.md").read_text(), "run scripts/list_fields.py"
+    rows = [line.split(" | ") for line in listed.stdout.splitlines() if line.startswith("| `")]
+    clipped = [row[0] for row in rows if row[-1].startswith("of ")]
+    assert not clipped, "say what the field is: weight of L_ce, not: of L_ce"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -15,13 +15,9 @@ MODULES = sorted(
 # The examples of other names show how these are used.
 SHOWN_WITH = {
     "config.open_fields", "config.deployed", "config.require_classifier",
-    "detection.Detections", "interop.ExportFailed", "interop.ExportedModel",
-    "interop.IncompleteImport", "models.EncoderOutput", "objectives.Activation",
-    "objectives.ClassCentres", "objectives.MixedLabels", "objectives.Objective",
-    "prediction.FoundObjects", "prediction.ObjectFinder", "prediction.Prediction",
-    "runtime.keep_freed_memory", "runtime.use_compilation_cache",
-    "runtime.use_fast_cpu_convolutions", "sweeps.paper_grid", "training.TrainState",
-    "training.create_state",
+    "interop.ExportFailed", "interop.ExportedModel", "objectives.Objective",
+    "prediction.ObjectFinder", "runtime.keep_freed_memory", "runtime.use_compilation_cache",
+    "runtime.use_fast_cpu_convolutions", "training.TrainState",
 }  # fmt: skip
 
 

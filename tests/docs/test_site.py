@@ -213,6 +213,49 @@ def test_pages_look_right_in_a_browser(site, width, scheme):
         assert all(url.startswith(("file:", "data:", "blob:")) for url in chromium.requests)
 
 
+# By the definition of WCAG 2.2: (lighter + 0.05) / (darker + 0.05) of relative luminances.
+WEAKEST_CONTRASTS = """(() => {
+    const parts = (colour) => {
+        const [r, g, b, a] = colour.match(/[\\d.]+/g).map(Number);
+        return [r, g, b, a ?? 1];
+    };
+    const over = (top, below) => below.map((v, i) => top[i] * top[3] + v * (1 - top[3]));
+    const behind = (element) => {
+        const layers = [];
+        for (let each = element; each; each = each.parentElement)
+            layers.unshift(parts(getComputedStyle(each).backgroundColor));
+        return layers.reduce((below, top) => over(top, below), [255, 255, 255]);
+    };
+    const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    const luminance = (rgb) => rgb.map((v) => linear(v / 255))
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const found = [];
+    for (const element of document.querySelectorAll(".md-main *:not(svg *):not(option)")) {
+        const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+        const seen = {visibilityProperty: true, opacityProperty: true};
+        if (!own || !element.checkVisibility(seen)) continue;
+        const paper = behind(element);
+        const ink = luminance(over(parts(getComputedStyle(element).color), paper));
+        const [dark, light] = [ink, luminance(paper)].sort((x, y) => x - y);
+        found.push([(light + 0.05) / (dark + 0.05), element.textContent.trim().slice(0, 40)]);
+    }
+    return found.sort((x, y) => x[0] - y[0]).slice(0, 3);
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_stands_out_from_its_background(site, scheme):
+    """Material's palest comments in code have 4.4, which is the least here."""
+    names = ("index", "explanation/gradient", "notebooks/first_run", "reference/losses", "fields")
+    with browser.started() as chromium:
+        chromium.look(1280, scheme)
+        for name in names:
+            chromium.open(site / f"{name}.html")
+            time.sleep(0.5)  # colours fade in
+            weakest = chromium.evaluate(WEAKEST_CONTRASTS)
+            assert weakest[0][0] > 4.3, f"{name}: {weakest}"
+
+
 def test_figures_follow_the_colours_of_the_page(site):
     ask = "getComputedStyle(document.querySelector('.cone-figure')).getPropertyValue('--f-ink')"
     with browser.started() as chromium:

@@ -198,7 +198,7 @@ def test_what_goes_wrong_is_told_in_one_line(server, tmp_path):
         "hf://name": "write hf://OWNER/NAME",
         "hf://-me/name": "hf://-me/name is not a repository: Repo id must",
         "timm:resnet51": "did you mean 'timm:resnet5",
-        "timm:resnet50": "has been trained",
+        "timm:resnet50": "has been published",
     }
     # Without a token the hub says 401 where it would say 403 or 404 to one who has logged in.
     for token, gated, absent in ((None, 401, 401), (stand_in_hub.TOKEN, 403, 404)):

@@ -115,7 +115,7 @@ def test_the_stride_in_the_first_1x1_convolution_is_an_option():
     images = random_variables.images(64)
     load(reference, state_dict.to_state_dict(encoder, variables))
     assert_same(our_logits(encoder, variables, images), torch_logits(reference, images))
-    with pytest.raises(UserError, match="is for bottlenecks, which resnet18 has not"):
+    with pytest.raises(UserError, match="is for bottlenecks, which resnet18 does not have"):
         models.create("resnet18", 7, stride_in_1x1=True)
 
 

@@ -1,6 +1,7 @@
 """The command line: what works, and one clear line with exit code 2 for what does not."""
 
 import errno
+import inspect
 import os
 import re
 import subprocess
@@ -91,9 +92,50 @@ def test_wrong_input_is_one_line_and_exit_code_2(refusal, tmp_path, arguments, p
 def test_help_lists_modes_and_flags(main, capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("train", "evaluate", "--config", "--workdir", "--step", "runs/<recipe>"):
+    for word in ("train", "evaluate", "--config", "--workdir", "MODE --help", "runs/<recipe>"):
         assert word in text
-    assert len(text.splitlines()) < 80
+    assert len(text.splitlines()) < 48  # a screen
+
+
+@pytest.mark.parametrize("name", modes.MODES)
+def test_the_help_of_a_mode_names_the_flags_it_reads_and_a_command(name, main, capsys, monkeypatch):
+    """The flags against the sources: what the mode's file, or one it calls, looks up."""
+    monkeypatch.chdir(ROOT)
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    assert main([f"--mode={name}", "--help"]) == 0
+    assert text.splitlines()[0] == capsys.readouterr().out.splitlines()[0]
+    assert (ROOT / modes.MODES[name].page).is_file()
+    assert all(len(line) <= 100 for line in text.splitlines())
+    given = command_line.parse([name, *modes.MODES[name].example.split()], modes.MODES)
+    changed = {each for each, value in given.flags.items() if value != command_line.FLAGS[each][0]}
+    assert changed <= set(modes.MODES[name].flags)
+    assert "--config.FIELD=VALUE" in text
+    for flag in (*changed, *modes.MODES[name].flags):
+        assert f"\n  --{flag} " in text
+
+
+def test_every_flag_belongs_to_a_mode():
+    """And each mode that reads one through its own file says so."""
+    processes = {"coordinator", "num_processes", "process_id"}
+    named = {flag for mode in modes.MODES.values() for flag in mode.flags}
+    assert named | processes == set(command_line.FLAGS)
+    for name, mode in modes.MODES.items():
+        function = inspect.getsource(mode.run)
+        read = set(re.findall(r'flags\["(\w+)"\]', function))
+        read |= {f for f in ("output", "workdirs") if f"arguments.{f}" in function}
+        assert read <= set(mode.flags), name
+
+
+def test_help_may_be_cut_short():
+    """As by ``| head``: no traceback where nobody reads on."""
+    command = [sys.executable, "main.py", "--help"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe) as program:
+        program.stdout.close()
+        assert program.stderr.read() == b""
+    assert program.returncode == 0
 
 
 def test_workdir_is_named_after_the_recipe(monkeypatch):

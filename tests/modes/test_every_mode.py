@@ -206,7 +206,7 @@ def test_help_has_a_line_for_every_mode(main):
     with mock.patch.object(sys, "stdout", printed):
         assert main(["--help"]) == 0
     lines = printed.getvalue().splitlines()
-    listing = lines[lines.index("modes") + 1 : lines.index("flags") - 1]
+    listing = lines[lines.index("modes") + 1 : lines.index("flags of all modes") - 1]
     assert [line.split()[0] for line in listing] == list(MODES)
     assert all(len(line) <= 100 and len(line.split()) > 3 for line in listing)
-    assert "Exit codes: 0 done, 1 failed, 2 your input." in printed.getvalue()
+    assert "Exit codes: 0 done, 1 failed, 2 wrong input." in printed.getvalue()

@@ -128,7 +128,7 @@ def test_a_run_is_pushed_with_its_story_and_not_without_an_answer(run, monkeypat
     assert "architecture" not in config
     assert config["cone_jax"]["name"] == "resnet8"
     assert config["label_names"] == [str(digit) for digit in range(10)]
-    assert "The network has parts that timm has not" in card
+    assert "The network has parts that timm does not have" in card
     command = next(line.strip() for line in card.splitlines() if "cone --config=digits" in line)
     modes = {"train": ""}
     again = command_line.parse(shlex.split(command)[1:], modes).config

@@ -132,7 +132,7 @@ time.sleep(0.3)
     threading.Thread(target=terminate, daemon=True).start()
     before = signal.getsignal(signal.SIGTERM)
     command = (sys.executable, "-c", program)
-    with pytest.raises(TrainingFailed, match="the same command goes on"):
+    with pytest.raises(TrainingFailed, match="the same command continues"):
         runner.carry_out(runs, jobs=1, say=print, finished=lambda: None, command=command)
     assert (tmp_path / "1" / "signals").read_text().split() == [str(int(signal.SIGTERM))]
     assert not (tmp_path / "2" / "ready").exists()

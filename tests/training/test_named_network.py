@@ -184,7 +184,7 @@ def test_weights_are_listed_and_searched():
     assert "timm:mobilenetv2_100.ra_in1k" in printed
     assert "73.0" in printed
     assert "resnet50" not in printed
-    with pytest.raises(UserError, match="is part of no name"):
+    with pytest.raises(UserError, match="matches no name"):
         call("weights", "--model=resnet51")
 
 
