@@ -1,17 +1,21 @@
 """Our cross-entropy step beside that of a plain Flax ResNet, by the TPU compiler's estimate.
 
     python benchmarks/beside_flax_example.py [--topology=v5e:1x1] [--network=resnet50]
-        [--images=128]
+        [--images=128] [--contender=plain|ours] [--again]
 
 The plain one is what Flax's ImageNet example describes, written anew: `nn.Conv` and `nn.BatchNorm`
 in bfloat16, bottlenecks with the stride in the 3x3, a float32 classifier, SGD with momentum, the
-state donated. Both are compiled for the same chips by the same compiler, one after another; nothing
-is run, and the times are estimates (docs/compile.md says what is not in them). ResNet-50 takes five
-to ten minutes of a core each, `--network=resnet26` half of that.
+state donated. Both are compiled for the same chips by the same compiler, each in a process of its
+own; nothing is run, and the times are estimates (docs/compile.md says what is not in them).
+ResNet-50 takes five to ten minutes of a core each, `--network=resnet26` half of that. Each answer
+is a line in docs/results/beside_flax.jsonl as soon as it is known and is not asked for again, so
+the program may be stopped between them; `--again` asks anew, and the last line counts.
 """
 
 import argparse
+import datetime
 import functools
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,7 +36,11 @@ from cone_jax.compilation.accelerators import Topology, parse_topology
 from cone_jax.compilation.programs import Traced
 from cone_jax.models import resnet
 
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "beside_flax.jsonl"
 CLASSES, TRAIN_IMAGES = 1000, 1_281_167
+
+# What was asked, and what the compiler said.
+Answer = dict[str, Any]
 
 
 class PlainBottleneck(nn.Module):
@@ -119,20 +127,45 @@ def trace_ours(network: str, mesh: Mesh, images: int, size: int) -> Traced:
     )
 
 
-def compare(topology: Topology, network: str, images: int, size: int) -> None:
+TRACES = {"plain": trace_plain, "ours": trace_ours}
+
+
+def compile_one(topology: Topology, question: Answer) -> None:
+    """Asks the compiler about one contender, and writes down what it says."""
     mesh = distributed.make_mesh(topology.devices())
-    estimates = {}
-    for name, trace in (("plain Flax", trace_plain), ("cone_jax", trace_ours)):
-        found = worker.compile_for(trace(network, mesh, images * mesh.size, size), topology)
-        estimates[name] = found["estimate_ms"]
+    trace = TRACES[question["contender"]]
+    images = question["images"] * mesh.size
+    found = worker.compile_for(trace(question["network"], mesh, images, question["size"]), topology)
+    said = ("estimate_ms", "estimate_ms_by_part", "flops", "bytes_accessed", "temporaries")
+    pins = environment.requirements("tpu").read_text().splitlines()
+    answer = {
+        **question,
+        **{name: found[name] for name in said},
+        "date": datetime.date.today().isoformat(),
+        "versions": " ".join((f"jax=={jax.__version__}", *pins[1:])),
+    }
+    with RESULTS.open("a") as lines:
+        lines.write(json.dumps(answer) + "\n")
+
+
+def known(question: Answer) -> Answer | None:
+    """The last answer to a question."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    answers = [each for each in map(json.loads, lines) if each | question == each]
+    return answers[-1] if answers else None
+
+
+def show(answers: Sequence[Answer]) -> None:
+    for found in answers:
         print(
-            f"{name}: {found['estimate_ms']:.2f} ms, {found['flops'] / 1e9:,.0f} GFLOP, "
-            f"{found['bytes_accessed'] / 1e9:.1f} GB, temporaries "
+            f"{found['contender']}: {found['estimate_ms']:.2f} ms, {found['flops'] / 1e9:,.0f} "
+            f"GFLOP, {found['bytes_accessed'] / 1e9:.1f} GB, temporaries "
             f"{found['temporaries'] / 2**30:.2f} GiB",
             flush=True,
         )
-    plain, ours = estimates.values()
-    print(f"cone_jax takes {ours / plain:.3f} x the estimate of the plain network")
+    if len(answers) == len(TRACES):
+        plain, ours = (found["estimate_ms"] for found in answers)
+        print(f"ours takes {ours / plain:.3f} x the estimate of the plain network")
 
 
 def main() -> None:
@@ -141,18 +174,30 @@ def main() -> None:
     parser.add_argument("--network", default="resnet50", help="a ResNet of bottlenecks")
     parser.add_argument("--images", type=int, default=128, help="per device")
     parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--contender", choices=tuple(TRACES), help="only this one; default: both")
+    parser.add_argument("--again", action="store_true", help="ask anew what is known")
     parser.add_argument("--compiling", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     topology = parse_topology(arguments.topology)
     if topology.accelerator.kind != "tpu":
         parser.error("only a TPU's compiler estimates times")
+    asked = {name: vars(arguments)[name] for name in ("topology", "network", "images", "size")}
+    questions = [{**asked, "contender": name} for name in TRACES]
+    chosen = [each for each in questions if arguments.contender in (None, each["contender"])]
     if arguments.compiling:
-        compare(topology, arguments.network, arguments.images, arguments.size)
+        compile_one(topology, chosen[0])
         return
     environment.install("tpu", print)
     variables = environment.process_environment("tpu")  # which has the compiler on its path
-    again = [sys.executable, *sys.argv, "--compiling"]
-    sys.exit(subprocess.run(again, env=variables, check=False).returncode)
+    for question in chosen:
+        if arguments.again or known(question) is None:
+            print(f"compiling {question['contender']}", flush=True)
+            flags = [f"--{name}={value}" for name, value in question.items()]
+            again = [sys.executable, __file__, *flags, "--compiling"]
+            code = subprocess.run(again, env=variables, check=False).returncode
+            if code:
+                sys.exit(code)
+    show([answer for question in questions if (answer := known(question))])
 
 
 if __name__ == "__main__":

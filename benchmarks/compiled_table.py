@@ -6,17 +6,20 @@
 Each cell is the training step of a recipe, compiled for a machine as `--mode=compile` does, and a
 line in docs/results/compiled.jsonl once it is known. What is there is not compiled again, so the
 program may be stopped at any time and goes on when it is started again; `--cells` stops it after
-so many. The most telling cells come first. A line names the state of the sources it was compiled
-from: cells of others are shown with an asterisk, and `--again` compiles them anew. At the end the
-table goes to docs/performance.md. A cell takes one to ten minutes of a core.
+so many. The most telling cells come first. A line has the mark of the config and the sources it was
+compiled from (`program_marks`): a cell whose recipe has another mark by now is shown with an
+asterisk. `--again` traces such cells, which takes seconds, and compiles anew what has become
+another program. At the end the table goes to docs/performance.md. A cell takes one to ten minutes
+of a core.
 """
 
 import argparse
 import datetime
-import hashlib
 import json
 import sys
+import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +27,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import jax
+from ml_collections import ConfigDict
 
 import cone_jax
+from benchmarks import program_marks
 from cone_jax import load_recipe
 from cone_jax.analysis.tables import markdown_table
 from cone_jax.compilation import compiler, environment, programs
@@ -36,12 +41,6 @@ from cone_jax.errors import Failure, UserError
 RESULTS = ROOT / "docs" / "results" / "compiled.jsonl"
 PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- made by compiled_table.py: begin -->", "<!-- made by compiled_table.py: end -->"
-# What decides a program: the network, the method, the step, and who compiles it.
-SOURCES = ("configs", "cone_jax/models", "cone_jax/memory_bank", "cone_jax/objectives")
-SOURCES += ("cone_jax/losses.py", "cone_jax/momentum.py", "cone_jax/data/on_device.py")
-SOURCES += ("cone_jax/training/train_step.py", "cone_jax/training/train_state.py")
-SOURCES += ("cone_jax/compilation/program_text.py",)
-
 # Eight chips of each; a whole number of images per chip in every recipe.
 MACHINES = {"v5e": "v5e:2x4", "h100": "h100:8", "v6e": "v6e:2x4", "v5p": "v5p:2x2x2"}
 RESNETS = ("resnet50", "resnet18", "resnet34", "resnet101", "resnet152", "resnet200")
@@ -76,15 +75,14 @@ def rows() -> Iterator[Row]:
         yield Row(f"imagenet:resnet50,{name}", "imagenet:resnet50,cross_entropy")
 
 
-def fingerprint() -> str:
-    """Of the sources that decide what a program is."""
-    digest = hashlib.sha256()
-    for place in SOURCES:
-        path = ROOT / place
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            if "cpu" not in file.relative_to(ROOT).parts:  # forms that no accelerator's program has
-                digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
+@cache
+def mark(recipe: str) -> str:
+    """Of the config and the sources that decide what this recipe's program is."""
+    return program_marks.mark(load(recipe))
+
+
+def load(recipe: str) -> ConfigDict:
+    return load_recipe(*recipe.partition(":")[::2])
 
 
 def read() -> Known:
@@ -94,15 +92,33 @@ def read() -> Known:
     return {(cell["recipe"], cell["machine"]): cell for cell in cells}
 
 
+def refresh(cell: Cell) -> Cell | None:
+    """The cell with today's mark, if today's sources still make the program it is about."""
+    config, topology = load(cell["recipe"]), parse_topology(MACHINES[cell["machine"]])
+    pins = versions(topology.accelerator.kind)
+    if "program" not in cell or cell["versions"] != pins:
+        return None
+    environment.install(topology.accelerator.kind, print)
+    data = compiler.describe_data(config, "")
+    if compiler.identify(config, programs.TRAINING, topology, data) != cell["program"]:
+        return None
+    return cell | {"sources": mark(cell["recipe"])}
+
+
+def versions(kind: str) -> str:
+    """JAX and the packages of a compiler."""
+    lines = environment.requirements(kind).read_text().splitlines()
+    pins = (line for line in lines if not line.startswith("#"))
+    return " ".join((f"jax=={jax.__version__}", *pins))
+
+
 def compile_cell(recipe: str, machine: str) -> Cell:
     """Asks the compiler."""
     topology = parse_topology(MACHINES[machine])
-    config = load_recipe(*recipe.partition(":")[::2])
+    config = load(recipe)
     data = compiler.describe_data(config, "")
     programs.check(config, topology.num_devices)
     environment.install(topology.accelerator.kind, print)
-    lines = environment.requirements(topology.accelerator.kind).read_text().splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
     answer = compiler.ask(config, programs.TRAINING, topology, data, lambda *_: None)
     record = Findings(recipe, config, topology, data, {programs.TRAINING: answer}).record()
     return {
@@ -119,18 +135,19 @@ def compile_cell(recipe: str, machine: str) -> Cell:
         "collectives": sum(each["times"] for each in record["collectives"]),
         "state_copies": len(record["state_copies"]),
         "version": cone_jax.__version__,
-        "sources": fingerprint(),
+        "sources": mark(recipe),
+        "program": answer["source"],
         "date": datetime.date.today().isoformat(),
-        "versions": " ".join((f"jax=={jax.__version__}", *pins)),
+        "versions": versions(topology.accelerator.kind),
     }
 
 
-def shown(known: Known, row: Row, machine: str, sources: str) -> str:
+def shown(known: Known, row: Row, machine: str) -> str:
     """Memory, estimate, and how much longer than the row it is compared with."""
     found = known.get((row.recipe, machine))
     if found is None:
         return ""
-    old = "" if found["sources"] == sources else "*"
+    old = "" if found["sources"] == mark(row.recipe) else "*"
     memory = f"{found['needed'] / 2**30:.1f} GiB"
     if not found["fits"]:
         return f"**does not fit** (at least {memory}){old}"
@@ -145,11 +162,8 @@ def shown(known: Known, row: Row, machine: str, sources: str) -> str:
 
 def write_table(known: Known) -> None:
     """Puts the table of all that is known between its marks on the page."""
-    sources = fingerprint()
     machines = [name for name in MACHINES if any(machine == name for _, machine in known)]
-    table = [
-        [row.recipe, *(shown(known, row, name, sources) for name in machines)] for row in rows()
-    ]
+    table = [[row.recipe, *(shown(known, row, name) for name in machines)] for row in rows()]
     filled = [line for line in table if any(line[1:])]
     text = markdown_table(["recipe", *(MACHINES[name] for name in machines)], filled)
     before, _, rest = PAGE.read_text().partition(BEGIN)
@@ -164,21 +178,25 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=0, help="compile so many; 0: all")
     parser.add_argument("--again", action="store_true", help="also what other sources compiled")
     arguments = parser.parse_args()
-    words, known, sources = arguments.rows.split(","), read(), fingerprint()
+    words, known = arguments.rows.split(","), read()
     chosen = [row.recipe for row in rows() if any(word in row.recipe for word in words)]
     wanted = [(recipe, name) for name in arguments.machines.split(",") for recipe in chosen]
     missing = [cell for cell in wanted if cell not in known]
     if arguments.again:
-        missing += [cell for cell in wanted if cell in known and known[cell]["sources"] != sources]
+        missing += [
+            cell for cell in wanted if cell in known and known[cell]["sources"] != mark(cell[0])
+        ]
     for recipe, machine in missing[: arguments.cells or None]:
+        began = time.monotonic()
         try:
-            known[recipe, machine] = compile_cell(recipe, machine)
+            found = known.get((recipe, machine))
+            known[recipe, machine] = (found and refresh(found)) or compile_cell(recipe, machine)
         except (UserError, Failure) as error:
             print(f"{recipe} on {machine}: {error}", flush=True)
             continue
         with RESULTS.open("a") as lines:
             lines.write(json.dumps(known[recipe, machine]) + "\n")
-        print(f"{recipe} on {machine}: done", flush=True)
+        print(f"{recipe} on {machine}: {time.monotonic() - began:.0f} s", flush=True)
     write_table(known)
 
 

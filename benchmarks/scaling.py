@@ -9,8 +9,8 @@ each kind of collective delivers to a device in a step, bytes of the bank on a d
 says: constant arithmetic, an all-reduce of the parameters' gradient, an all-gather of
 B (D + C + 1) values for a replicated bank; no other collective grows with anything.
 
-The projection at the end is arithmetic on these numbers and on published peak figures of two
-accelerators. It has not been measured.
+What an accelerator's own compiler makes of a step, with its estimate of the time, is asked by
+`--mode=compile` and benchmarks/compiled_table.py.
 """
 
 import argparse
@@ -38,25 +38,6 @@ from cone_jax.training.train_state import abstract_state
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "pred": 1, "s8": 1, "u8": 1, "f16": 2, "s64": 8}
-
-
-class Accelerator(NamedTuple):
-    """Published figures of one chip."""
-
-    name: str
-    peak: float  # bfloat16 operations a second
-    memory: float  # bytes a second
-    links: float  # bytes a second between chips, all links of one together
-
-
-# Google's and NVIDIA's data sheets: TPU v5e 197 TFLOP/s, 819 GB/s, 4 x 400 Gbit/s; H100 SXM
-# 989 TFLOP/s dense, 3.35 TB/s, NVLink 900 GB/s.
-ACCELERATORS = (
-    Accelerator("TPU v5e", 197e12, 819e9, 200e9),
-    Accelerator("H100 SXM", 989e12, 3350e9, 900e9),
-)
-# The share of the peak that convolutional networks reach in practice: an assumption.
-UTILISATION = 0.4
 
 
 class Compiled(NamedTuple):
@@ -124,19 +105,6 @@ def bank_bytes(bank: object) -> int:
     return total
 
 
-def project(one: Compiled, accelerator: Accelerator, images: int) -> str:
-    """Images a second by a roofline: arithmetic at a share of the peak, then communication."""
-    compute = one.flops / (accelerator.peak * UTILISATION)
-    # A ring all-reduce sends and receives each byte about twice; the others about once.
-    moved = sum(size * (2 if kind == "all-reduce" else 1) for kind, size in one.collectives.items())
-    communicate = moved / accelerator.links if one.devices > 1 else 0.0
-    step = compute + communicate
-    return (
-        f"{accelerator.name}: {step * 1e3:.1f} ms a step, {communicate / step:.0%} of it "
-        f"communication, {images * one.devices / step:,.0f} images/s"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", default="1,2,8,64")
@@ -153,18 +121,12 @@ def main() -> None:
     )
     header = " ".join(f"{kind:>18}" for kind in COLLECTIVES[:4])
     print(f"{'devices':>8} {'GFLOP a device':>15} {header} {'bank MiB':>9}")
-    results = []
     for devices in map(int, arguments.devices.split(",")):
         one = compile_for(devices, arguments)
-        results.append(one)
         columns = " ".join(
             f"{one.collectives.get(kind, 0) / 1e6:15.2f} MB" for kind in COLLECTIVES[:4]
         )
         print(f"{devices:8} {one.flops / 1e9:15.1f} {columns} {one.bank / 2**20:9.1f}", flush=True)
-    print(f"Projection, not measured (peak x {UTILISATION:.0%}, communication not overlapped):")
-    for one in results:
-        for accelerator in ACCELERATORS:
-            print(f"  {one.devices:3} devices, {project(one, accelerator, arguments.batch)}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Asks the compilers about a config: a process per program, a progress line, and a cache."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,12 +68,20 @@ def ask(
     config: ConfigDict, program: str, topology: Topology, data: DataShape, progress: Progress
 ) -> Answer:
     """What the compiler says of one program, now or when it was asked before."""
-    request = {
-        "program": program,
-        "topology": topology.text,
-        "slices": str(topology.slices),
-        **data._asdict(),
-    }
+    progress(program, 0.0)
+    with _worker(config, topology) as worker:
+        keys = _identify(worker, program, topology, data)
+        return {**_converse(worker, program, keys["key"], progress), "source": keys["program"]}
+
+
+def identify(config: ConfigDict, program: str, topology: Topology, data: DataShape) -> str:
+    """Equal for equal programs, which are traced and not compiled; an answer's ``source``."""
+    with _worker(config, topology) as worker:
+        return _identify(worker, program, topology, data)["program"]
+
+
+@contextlib.contextmanager
+def _worker(config: ConfigDict, topology: Topology) -> Iterator[subprocess.Popen[str]]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, CONFIG_FILE).write_text(config.to_json_best_effort())
         with subprocess.Popen(
@@ -84,25 +93,36 @@ def ask(
             env=environment.process_environment(topology.accelerator.kind),
         ) as worker:
             try:
-                return _converse(worker, request, progress)
+                yield worker
             finally:
                 worker.kill()
 
 
-def _converse(
-    worker: subprocess.Popen[str], request: Mapping[str, Any], progress: Progress
-) -> Answer:
+def _identify(
+    worker: subprocess.Popen[str], program: str, topology: Topology, data: DataShape
+) -> dict[str, str]:
+    """Hands the request over; the keys of the program."""
     assert worker.stdin is not None and worker.stdout is not None
-    program = request["program"]
-    progress(program, 0.0)
+    request = {
+        "program": program,
+        "topology": topology.text,
+        "slices": str(topology.slices),
+        **data._asdict(),
+    }
     worker.stdin.write(json.dumps(request) + "\n")
     worker.stdin.flush()
     first = worker.stdout.readline()
     if not first:
         raise _failed(worker, program)
-    cached = _cache_folder() / f"{json.loads(first)['key']}.json"
+    keys: dict[str, str] = json.loads(first)
+    return keys
+
+
+def _converse(worker: subprocess.Popen[str], program: str, key: str, progress: Progress) -> Answer:
+    cached = _cache_folder() / f"{key}.json"
     if cached.exists():
-        return json.loads(cached.read_text())
+        answer: Answer = json.loads(cached.read_text())
+        return answer
     began, sent = time.monotonic(), "compile\n"
     while True:
         try:

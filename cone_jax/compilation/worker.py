@@ -1,8 +1,8 @@
 """Compiles one program in a process of its own, which alone has the compiler on its path.
 
 The request comes as a folder with the config and a line of JSON on standard input. First the answer
-is a key that identifies the program and its compiler. If the next line asks for it, the program is
-compiled, and what the compiler says of it is a second line.
+is a key that identifies the program and its compiler, and one of the program alone. If the next
+line asks for it, the program is compiled, and what the compiler says of it is a second line.
 """
 
 import hashlib
@@ -38,15 +38,17 @@ def main(directory: str) -> None:
         num_classes=request["num_classes"],
         train_images=request["train_images"],
     )
-    _answer({"key": identify(traced, topology)})
+    text = traced.lowered.as_text()
+    program = hashlib.sha256(text.encode()).hexdigest()
+    _answer({"key": identify(text, topology), "program": program})
     if sys.stdin.readline().strip() == "compile":
         _answer(compile_for(traced, topology))
 
 
-def identify(traced: Traced, topology: Topology) -> str:
+def identify(program: str, topology: Topology) -> str:
     """Equal for equal programs, compilers and readers of what they say."""
     parts = [
-        traced.lowered.as_text(),
+        program,
         topology.text,
         str(topology.slices),
         environment.requirements(topology.accelerator.kind).read_text(),
