@@ -335,3 +335,13 @@ class Averaging:
             return momentum.update(averaged, variables, decay)
 
         return jax.lax.cond(steps_taken % self.every == 0, move, lambda: averaged)
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Whether no number in `tree` is infinite or NaN.
+
+    >>> bool(all_finite({"a": jnp.ones(3), "n": jnp.arange(2)})), bool(all_finite(jnp.log(0.0)))
+    (True, False)
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))

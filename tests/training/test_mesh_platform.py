@@ -1,6 +1,7 @@
 """The platform of the mesh decides what a step is made of, not that of the process."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -90,6 +91,18 @@ def test_a_step_for_a_tpu_has_xlas_convolutions_and_no_branch(tiny_config):
 def test_a_step_is_lowered_for_a_tpu_without_one(tiny_config):
     program = trace_step(tiny_config, mesh_of("tpu")).lower(lowering_platforms=("tpu",)).as_text()
     assert program.count("stablehlo.convolution") == 9 * 4 - 1  # of ResNet-8
+
+
+def test_on_a_tpu_the_query_s_pass_waits_for_the_key_s(tiny_config):
+    text = str(trace_step(tiny_config, mesh_of("tpu")).jaxpr)
+    before, barrier, after = text.partition("optimization_barrier")
+    assert before.count(" conv_general_dilated") == 9  # the key's, of ResNet-8
+    assert after.count(" conv_general_dilated") == 9 * 3 - 1
+    # The pictures come out last, and somebody uses them: otherwise their name would be "_".
+    pictures = before.rpartition("=")[0].split()[-1]
+    size = tiny_config.data.image_size
+    assert re.fullmatch(rf"[a-z]+:f32\[{tiny_config.batch_size},{size},{size},3\]", pictures)
+    assert barrier not in str(trace_step(tiny_config, distributed.make_mesh()).jaxpr)
 
 
 def test_out_of_memory_advises_half_precision_where_that_is_fast(tiny_config):
