@@ -92,7 +92,7 @@ def test_the_best_metric_is_any_that_is_measured(evaluators, best, options):
 @pytest.mark.parametrize(
     ("evaluators", "best", "message"),
     [
-        (("classification",), "test/top2", "by none of evaluation.evaluators; did you mean"),
+        (("classification",), "test/top2", "any of evaluation.evaluators; did you mean"),
         (("classification(network='key')",), "test/top1", "did you mean 'test_key/top1'"),
         (("robustness",), "robustness/mce", "robustness/error"),
         ((), "test/top1", 'set it to ""'),
