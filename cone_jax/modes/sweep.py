@@ -8,6 +8,7 @@ from cone_jax.evaluation import registry
 from cone_jax.modes.command_line import Arguments
 from cone_jax.sweeps import load_sweep, runner, tables
 from cone_jax.sweeps.definition import beside
+from cone_jax.training import pretrained
 from cone_jax.workdir import lock
 
 
@@ -16,9 +17,11 @@ def sweep(arguments: Arguments, console: Console) -> None:
     file = arguments.flags["sweep"]
     if not file:
         raise UserError("--sweep is not given; choose a file in configs/sweeps/")
-    jobs = number_of_jobs(arguments)
-    definition = beside(load_sweep(file), arguments.config)
-    runs = runner.plan(definition, arguments.recipe, arguments.config, arguments.workdir)
+    jobs, config, say = number_of_jobs(arguments), arguments.config, plain_lines(console)
+    definition = beside(load_sweep(file), config)
+    if config.init_from:
+        config = pretrained.adopt_input(config, arguments.recipe, arguments.workdir, say)
+    runs = runner.plan(definition, arguments.recipe, config, arguments.workdir)
     for run in runs:
         known = registry.declared_metrics(run.config)
         if definition.metric.startswith("test/") and definition.metric not in known:
@@ -26,8 +29,7 @@ def sweep(arguments: Arguments, console: Console) -> None:
                 f"--sweep ({file}) compares {definition.metric}, which no evaluator of "
                 f"{arguments.recipe} finds; set evaluation.evaluators, or the sweep's metric"
             )
-    say = plain_lines(console)
-    with lock.held(arguments.workdir, say, arguments.config.checkpoint.store_timeout):
+    with lock.held(arguments.workdir, say, config.checkpoint.store_timeout):
         failures = tables.fill(definition, runs, arguments.workdir, jobs=jobs, say=say)
     if failures:
         raise TrainingFailed(f"{len(failures)} of {len(runs)} runs; the first was {failures[0]}")

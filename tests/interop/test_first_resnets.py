@@ -13,6 +13,7 @@ from cone_jax import models
 from cone_jax.config import load_recipe
 from cone_jax.errors import UserError
 from cone_jax.interop import files, first_resnets, importing, state_dict
+from cone_jax.sweeps import tables
 from cone_jax.training import named_network, pretrained
 from tests.models import random_variables, torch_reference
 
@@ -187,6 +188,17 @@ def test_training_takes_over_what_the_names_say_unless_it_is_set(reference, tmp_
     config.model.options.stride_in_1x1 = False
     adopted = pretrained.adopt_input(config, "folder:resnet50", tmp_path / "run", said.append)
     assert adopted.model.options.stride_in_1x1 is False
+
+
+def test_the_runs_of_a_sweep_take_it_over_too(reference, tmp_path, main, monkeypatch):
+    path = tmp_path / "keras.safetensors"
+    files.write_safetensors(path, FORMS["Keras"](reference), {})
+    begun = []
+    monkeypatch.setattr(tables, "fill", lambda definition, runs, *_, **__: begun.extend(runs) or [])
+    flags = [f"--config.init_from={path}", "--config.data.path=photos", "--config.data.holdout=0"]
+    workdir = f"--workdir={tmp_path / 'folds'}"
+    assert main(["sweep", "--sweep=folds:2", "--config=folder:resnet50", *flags, workdir]) == 0
+    assert [run.config.model.options.stride_in_1x1 for run in begun] == [True, True]
 
 
 def load(tensors, **options):
