@@ -61,7 +61,7 @@ def use_compilation_cache(directory: Path | None = None) -> None:
 
 
 def physical_memory() -> int:
-    """The bytes of the machine, or what a container may have of it; 0 if the system does not say.
+    """The bytes of memory of the machine or its container; 0 if the system does not say.
 
     >>> physical_memory() >= 0
     True
@@ -74,7 +74,7 @@ def physical_memory() -> int:
 
 
 def _container_limits(own: Path, root: Path) -> tuple[int, ...]:
-    """The limits that Linux sets the groups of this process, at least one, however large."""
+    """The limits of this process's control groups in Linux: at least one, however large."""
     try:
         groups = [line.rstrip().split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
@@ -135,11 +135,11 @@ _keeps_freed_memory: list[bool] = []  # once it does
 
 
 def expected_memory(needed: int) -> int:
-    """How much memory a process takes that trains on a CPU, roughly.
+    """A rough estimate of the memory that a process takes to train on a CPU.
 
-    Python, JAX and pictures in decoding take about 1 GiB. The C library's heap holds the step's
-    temporaries 1.5 times, as they do not fit into each other's places, and 4 times where it keeps
-    what is freed: docs/own_images.md has what was measured.
+    Python, JAX and pictures being decoded take about 1 GiB. The C library's heap takes 1.5 times
+    the step's temporaries, since it is fragmented, and 4 times if it keeps freed memory:
+    docs/own_images.md has the measurements.
 
     Args:
         needed: bytes that the state and the temporaries of a step take.

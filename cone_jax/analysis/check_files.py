@@ -1,4 +1,4 @@
-"""What ``--mode=check`` leaves: ``check.csv`` and one page to look at, ``check.html``."""
+"""The output of ``--mode=check``: a table, ``check.csv``, and a page, ``check.html``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +65,7 @@ def _compose(inspection: Inspection, dataset: Dataset) -> str:
 
 
 def summary(inspection: Inspection) -> list[tuple[str, str, str]]:
-    """Problem, how often, and what it means."""
+    """A table of problems: how often each occurs, and what it means."""
     return [(kind, f"{n:,}", _meaning(kind)) for kind, n in inspection.tally().items()]
 
 
@@ -129,7 +129,7 @@ def _one_problem(kind: str, inspection: Inspection, dataset: Dataset, number: in
 
 
 def _pictured(finding: Finding, dataset: Dataset) -> Markup:
-    """The picture in question; a copy beside what it is a copy of."""
+    """The picture of a finding; a copy is shown beside its original."""
     own = _thumbnail(finding.split, finding.record, dataset)
     if finding.original is None:
         return own

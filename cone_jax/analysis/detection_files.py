@@ -1,4 +1,4 @@
-"""What a detector finds, for a person: tables, curves, pictures; the paper's table beside."""
+"""The results of a detector for people: tables, curves, pictures, and the paper's table."""
 
 import json
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ def paper_table(outcome: DetectionOutcome) -> tuple[list[str], list[list[str]]]:
 
 
 def section(run: RunDirectory, step: int | str) -> Section | None:
-    """Of the report: what the detector of a checkpoint finds on the test pictures."""
+    """The report's section on what a detector finds in the test pictures."""
     evaluators = [each for each in run.run.evaluators if isinstance(each, DetectionEvaluator)]
     number = run.resolve(step)
     stage = run.run.stage_at(number).on_local_devices()

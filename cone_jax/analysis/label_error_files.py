@@ -1,4 +1,4 @@
-"""What ``--mode=label_errors`` leaves: a table of all pictures, and a page to decide on the worst.
+"""The output of ``--mode=label_errors``: a table of all pictures, and a page to review the worst.
 
 The page needs nothing but itself. It keeps a person's decisions in the browser, and saves them as a
 file of corrections that training reads (`data.corrections`).
@@ -88,7 +88,7 @@ def list_findings(
 def contradicting_duplicates(
     dataset: Dataset, image_size: int, threads: int
 ) -> dict[str, dict[int, tuple[str, ...]]]:
-    """By split and record: the copies and near copies of other pictures, with another label."""
+    """By split and record: copies and near copies that have another label."""
     found: dict[str, dict[int, tuple[str, ...]]] = {"train": {}, "test": {}}
     for finding in inspection.inspect(dataset, image_size, threads=threads).findings:
         if "duplicate" in finding.problem and "other class" in finding.problem:

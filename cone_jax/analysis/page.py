@@ -118,7 +118,7 @@ def bar(fraction: float) -> Markup:
 
 
 def thumbnail(pixels: np.ndarray | None, name: str, lines: Sequence[str], kind: str = "") -> Markup:
-    """A small picture uint8 [H, W, 3] with its name and what is known of it below."""
+    """A small picture uint8 [H, W, 3] with its name and further lines below."""
     if pixels is None:
         image = Markup('<div class="gone">no picture</div>')
     else:

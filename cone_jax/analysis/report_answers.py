@@ -1,4 +1,4 @@
-"""The first section of a report: what a person asks of a classifier, answered in sentences."""
+"""The first section of a report: questions about a classifier, answered in sentences."""
 
 import csv
 from collections.abc import Iterator

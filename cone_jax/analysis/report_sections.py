@@ -73,7 +73,7 @@ def results(evidence: Evidence) -> Section | None:
 
 
 def _interval(evidence: Evidence, name: str, value: float) -> str:
-    """In brackets, of an accuracy on the test split; nothing of anything else."""
+    """The interval of a test accuracy, in brackets; empty for other metrics."""
     if name not in SPLIT_ACCURACIES or evidence.snapshot is None:
         return ""
     return f" ({interval_text(value, len(evidence.snapshot.labels))})"
@@ -109,7 +109,7 @@ def _caption(run: RunDirectory, chart: Chart, names: list[str]) -> str:
 
 
 def classes(evidence: Evidence) -> Section | None:
-    """Where the network errs."""
+    """The network's mistakes."""
     snapshot = evidence.snapshot
     if snapshot is None or not len(snapshot.labels):
         return None

@@ -44,7 +44,7 @@ class Summary(NamedTuple):
 
 
 def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
-    """Groups in the order of their first run, named by what tells them apart."""
+    """Groups in the order of their first run, named after the fields in which they differ."""
     groups: list[tuple[dict, list[RunDirectory]]] = []
     for run in runs:
         fields = computed_fields(run.config)
@@ -109,7 +109,7 @@ def table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def _parameters(run: RunDirectory) -> str:
-    """Of the network that trains, heads included; unknown where the classes are."""
+    """The parameters of the trained network with its heads; unknown if the classes are."""
     names = workdir.class_names(run.path)
     if names is None:
         return "–"
@@ -129,7 +129,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(first: Group, other: Group, metric: str) -> Verdict | None:
-    """The paired difference; None where no seed is in both."""
+    """The paired difference; None if the groups share no seed."""
     by_seed = [
         {run.config.seed: value for run in group.runs if (value := run.last(metric)) is not None}
         for group in (first, other)
@@ -182,7 +182,7 @@ def _declared(groups: Sequence[Group]) -> dict[str, Metric]:
 
 
 def _cell(group: Group, name: str, metric: Metric) -> str:
-    """With the deviation over seeds; of a single accuracy with what it leaves open."""
+    """A value with its deviation over seeds or, for a single accuracy, its interval."""
     summary = summarise(group, name)
     if summary is None:
         return "–"
@@ -194,7 +194,7 @@ def _cell(group: Group, name: str, metric: Metric) -> str:
 
 
 def _tested(group: Group, name: str) -> int | None:
-    """On how many pictures a metric was measured, where the run's snapshot tells."""
+    """The number of pictures that a metric was measured on, if the run's snapshot has it."""
     for run in group.runs:
         series = run.series(name)
         if series.steps.size:

@@ -60,7 +60,7 @@ def get_field(config: ConfigDict, field: str) -> Any:
 
 
 def leave_open(config: ConfigDict, *fields: str) -> None:
-    """Lets the number of images and the budget decide `fields`, as long as nobody sets them.
+    """Leaves `fields` to follow from the number of images and the budget, unless set by hand.
 
     >>> config = default()
     >>> leave_open(config, "epochs")
@@ -149,8 +149,8 @@ def apply_options(
     """The config with what follows the colon in ``--config=configs/x.py:a,b``, locked.
 
     Every recipe understands the names of the objectives, which replace CoNe in the same recipe,
-    CoNe's variants and the presets. They take effect in this order, whatever the order they are
-    given in: objectives, variants, the recipe's own as it lists them, presets.
+    CoNe's variants and the presets. Whatever the order in which they are given, they take effect
+    in this one: objectives, variants, the recipe's own as it lists them, presets.
 
     Args:
         config: is changed, and returned.
@@ -272,7 +272,7 @@ def require_classifier(config: ConfigDict, mode: str) -> None:
 
 
 def _check_needs(settings: Settings, objective: objectives.Objective) -> None:
-    """What the method asks for, the rest of the config must give."""
+    """Checks that the rest of the config provides what the method needs."""
     needs, name, model = objective.needs, settings.objective.name, settings.model
     if needs.views != "any" and settings.data.views != 2:
         raise UserError(
@@ -392,7 +392,7 @@ def _is_name(path: str) -> bool:
 
 
 def _cure(path: str, folder: str) -> str:
-    """The nearest of the recipes that there are, as the user has written theirs."""
+    """The nearest existing recipe, in the form in which the user wrote theirs."""
     places = (Path(FOLDER, folder), PACKAGED / folder)
     names = {file.stem for place in places for file in place.glob("*.py")}
     if _is_name(path):

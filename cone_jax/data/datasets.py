@@ -211,9 +211,9 @@ def _corrected(data: Data, split: str) -> Source:
 
 
 def train_order(config: ConfigDict, num_records: int, source: Source | None = None) -> TrainOrder:
-    """The order of the training samples; of any but uniform sampling, that of `source`.
+    """The order of the training samples, which for non-uniform sampling depends on `source`.
 
-    Without it, it has the right length alone. Pictures with objects go in groups of one shape.
+    Without a source only its length is right. Pictures with objects go in groups of one shape.
     """
     if num_records < config.batch_size and config.data.last_batch == "drop":
         raise UserError(
@@ -247,7 +247,7 @@ def train_batches(
 
 
 def _order_of_objects(config: ConfigDict, source: Source, order: TrainOrder) -> TrainOrder:
-    """Pictures that lie and that stand in batches of their own, unless one shape holds both."""
+    """Separate batches of landscape and portrait pictures, unless one shape holds both."""
     from cone_jax.data import object_batches, objects
 
     data = config.data

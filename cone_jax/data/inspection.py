@@ -81,7 +81,7 @@ class Facts(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """All that was found out."""
+    """All results of an inspection."""
 
     class_names: tuple[str, ...]
     pictures: Sequence[Facts]
@@ -197,7 +197,7 @@ def _unreadable(pictures: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _duplicates(pictures: Sequence[Facts], names: Sequence[str]) -> Iterator[Finding]:
-    """Copies, exact and near; each is told of the first picture that it is a copy of."""
+    """Exact and near copies, each with the first picture that it is a copy of."""
     readable = [facts for facts in pictures if not facts.problem]
     first_of: dict[bytes, int] = {}
     copies: dict[int, tuple[int, str]] = {}

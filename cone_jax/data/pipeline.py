@@ -114,13 +114,13 @@ class Share:
 
 
 def draws_of(order: TrainOrder, step: int, share: Share) -> list[Draw]:
-    """What a process's rows of the batch of `step` (from 0) are made of."""
+    """The samples in a process's rows of the batch of `step` (from 0)."""
     first = step * order.batch_size
     return [order[first + row] for row in share.rows(order.batch_size)]
 
 
 def first_readable(count: int, wanted: int, read: Callable[[int], Sample | None]) -> Sample:
-    """What `read` makes of record `wanted` or, where it is damaged, of the one after it.
+    """`read` applied to record `wanted` or, if that is damaged, to the next one.
 
     `read` gives None for a record that must not stand in for the wanted one. The `id` of the row is
     the record read, `damaged` the first of `count` that could not be.
@@ -142,7 +142,7 @@ def first_readable(count: int, wanted: int, read: Callable[[int], Sample | None]
 
 @dataclasses.dataclass(frozen=True)
 class TrainBatches:
-    """The batches of training, by step. One pipeline a view."""
+    """The batches of training, by step. There is one pipeline per view."""
 
     source: Source
     order: TrainOrder

@@ -31,7 +31,7 @@ TRAINED_SLOTS = 16
 
 
 class _Proposed(NamedTuple):
-    """What the proposal head says about all anchors, and what comes of it."""
+    """The proposal head's output for all anchors, and the proposals made from it."""
 
     logits: Float[Array, "B N"]
     codes: Float[Array, "B cells 4A"]  # of the A anchors of each cell
@@ -116,8 +116,8 @@ class Detector(nn.Module):
     ) -> Losses:
         """The five losses; their sum is to be minimised. `key` draws the samples.
 
-        `train` False takes BatchNorm's running statistics, as one does to look at the losses of
-        a validation set.
+        With `train` False, BatchNorm uses its running statistics, as for the losses of a
+        validation set.
         """
         rpn_key, roi_key = jax.random.split(key)
         levels = self._levels(images, sizes, train=train)

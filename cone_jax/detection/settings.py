@@ -1,4 +1,4 @@
-"""A whole detector in plain values, and those of the implementations that it follows."""
+"""The settings of a detector in plain values, and presets for known implementations."""
 
 import dataclasses
 from typing import Any
@@ -55,7 +55,7 @@ class Settings(Detector):
         )
 
     def check(self) -> None:
-        """Raises `UserError` where fields do not fit together."""
+        """Raises `UserError` if fields do not fit together."""
         if self.backbone not in BACKBONES:
             cure = closest(self.backbone, BACKBONES)
             raise UserError(f"model.name ({self.backbone!r}) is not a detector's; {cure}")
@@ -112,12 +112,12 @@ class Settings(Detector):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of the levels that have anchors."""
+        """The strides of the levels that have anchors."""
         return (16,) if self.neck == "c4" else (4, 8, 16, 32, 64)
 
     @property
     def mask_side(self) -> int:
-        """Of predicted masks: twice that of the features, which res5 halves."""
+        """The side of predicted masks: twice that of the features, which res5 halves."""
         return 2 * (self.mask_resolution if self.neck == "fpn" else -(-self.box_resolution // 2))
 
     @property

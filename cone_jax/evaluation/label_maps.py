@@ -23,7 +23,7 @@ class RelabelledSource:
 
     @property
     def labels(self) -> np.ndarray | None:
-        """Of each record; None where the source does not know them without reading."""
+        """The label of each record; None if the source does not know it without reading."""
         own = known_labels(self.source)
         # The last place is that of -1, a record without a label.
         return None if own is None else np.array((*self.label_of, -1))[own]

@@ -76,7 +76,7 @@ class Robustness(Evaluator):
 
     @property
     def default_name(self) -> str:
-        """With the name of the data, so that results of one set do not replace another's."""
+        """Contains the name of the data, so that one set's results do not replace another's."""
         if not self.data:
             return "robustness"
         return "robustness_" + re.sub(r"[^\w.-]+", "_", Path(self.data).name)

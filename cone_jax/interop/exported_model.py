@@ -1,4 +1,4 @@
-"""An export, opened: a function of images, and what it says about itself."""
+"""Opens an export, as a function of images with a description."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class ExportedModel:
 
 
 def open_export(directory: Path | str) -> ExportedModel:
-    """Opens an export by what its description says, and nothing else.
+    """Opens an export from its description alone.
 
         model = interop.open_export("runs/birds/exports/onnx")
         logits = model.logits(images)  # float32 [B, S, S, 3] to [B, C]
@@ -40,7 +40,7 @@ def open_export(directory: Path | str) -> ExportedModel:
         directory: of one export, such as ``runs/birds/exports/onnx``.
 
     Returns:
-        A function of normalised images, and what the export says about itself.
+        A function of normalised images, and the export's description.
     """
     directory = storage.path(directory)
     content, spec, data = metadata.read(directory)

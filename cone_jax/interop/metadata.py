@@ -1,4 +1,4 @@
-"""What an export says about itself: enough to run it without this run's files."""
+"""The description of an export: enough to run it without this run's files."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ class ExportMetadata:
     def complete_transforms(self) -> tuple[str, ...]:
         """Transforms that give any picture the size of the network's input.
 
-        Those of a run whose pictures are all alike may leave theirs as it is.
+        A run whose pictures all have one size may have transforms that leave it as it is.
         """
         if transforms.parse(self.transforms, pixels=self.pixels).output_size() is not None:
             return self.transforms
@@ -96,6 +96,6 @@ def parse(content: Mapping[str, Any]) -> tuple[ModelSpec, ExportMetadata]:
 
 
 def versions() -> dict[str, str]:
-    """Of this package and of what decides its numbers."""
+    """The versions of this package and of the libraries that affect its numbers."""
     found = {name: distributions.version(name) for name in ("jax", "jaxlib", "flax", "numpy")}
     return {"cone_jax": cone_jax.__version__, **found}

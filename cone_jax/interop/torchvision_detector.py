@@ -22,7 +22,7 @@ UNUSED = "num_batches_tracked"
 
 
 class Entry(NamedTuple):
-    """One array under both names, and the way in either direction."""
+    """One array under both names, and the conversion in either direction."""
 
     theirs: str
     ours: Path

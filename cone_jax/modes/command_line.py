@@ -67,7 +67,7 @@ class Arguments(NamedTuple):
 
     @property
     def output(self) -> Path | None:
-        """Where --output says; None where it is not given."""
+        """The path given by --output; None if there is none."""
         given = self.flags["output"]
         return storage.path(given, "--output") if given else None
 
@@ -79,7 +79,7 @@ class Arguments(NamedTuple):
 
 
 def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
-    """The arguments of `argv`, without the program's name; `modes` are those there are.
+    """The arguments in `argv`, which lacks the program's name; `modes` are the known modes.
 
     The mode may be the first word: ``evaluate`` stands for ``--mode=evaluate``.
     """
@@ -130,7 +130,7 @@ def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
 
 
 def reach_buckets(arguments: Arguments, report: Report) -> None:
-    """Asks every bucket that is named anywhere; `UserError` where one cannot be used.
+    """Contacts every bucket that is named anywhere; `UserError` if one cannot be used.
 
     `report` is told when one does not answer.
     """
@@ -234,7 +234,7 @@ def _take(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
 
 
 def _default_workdir(mode: str, recipe: str, sweep: str | None, workdirs: str) -> str:
-    """Named after what is done."""
+    """The workdir of a command that names none."""
     if workdirs:
         return f"runs/{mode}"
     if "://" in recipe or recipe.startswith(("timm:", "torchvision:")):
@@ -245,7 +245,7 @@ def _default_workdir(mode: str, recipe: str, sweep: str | None, workdirs: str) -
 
 
 def _keep_what_is_given(config: ConfigDict, arguments: Sequence[str]) -> None:
-    """Fields set by hand are not derived, even where the value is the recipe's."""
+    """Fields set by hand are not derived, even if the value is the recipe's own."""
     given = {match[1] for each in arguments if (match := re.match(r"--?config\.([^=]+)", each))}
     if "steps" in given:
         given.add("epochs")

@@ -1,4 +1,4 @@
-"""``--mode=evaluate``: what evaluators find about a checkpoint of a run."""
+"""``--mode=evaluate``: measures a checkpoint of a run with evaluators."""
 
 import json
 import math
@@ -83,7 +83,7 @@ def evaluate_checkpoint(
 
 
 def _epoch_text(directory: Evaluated, step: int) -> str:
-    """In brackets, of its stage; nothing of a network that no run of ours has trained."""
+    """The epoch in its stage, in brackets; empty for a network that was not trained by a run."""
     if not isinstance(directory, RunDirectory):
         return ""
     stage = directory.run.stage_at(step)
@@ -145,7 +145,7 @@ def _write(
 
 
 def kept_scores(directory: Path, step: int) -> dict[str, float | None]:
-    """What evaluations so far found about the checkpoint `step`; None: not a number."""
+    """The scores of checkpoint `step` from earlier evaluations; None stands for NaN."""
     try:
         earlier = json.loads((directory / SCORES_FILE).read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a training method is to the trainer: what it needs, and its loss; and methods by name.
+"""The interface of training methods: what each needs, and its loss; and methods by name.
 
 An objective is a section of the config (`cone_jax.settings.Section`): its fields are its
 hyper-parameters, with their defaults, meanings and limits. Calling it gives the loss of one batch.
@@ -37,7 +37,7 @@ Layer = Literal["images", "features"]
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What the trainer has to provide beside the query's outputs and the labels.
+    """What the trainer has to provide besides the query's outputs and the labels.
 
     >>> create("cone", {}).needs.bank, create("cross_entropy", {}).needs.bank
     (True, False)
@@ -152,7 +152,7 @@ SHARED_METRICS = (
 class Objective(Section, abc.ABC):
     """A training method. Derive a frozen dataclass from it, with its section's `path`.
 
-    `metrics` declares what it reports beside the loss. What is not declared is a plain number with
+    `metrics` declares what it reports besides the loss. What is not declared is a plain number with
     a chart of its own.
 
     docs/extending.md writes one from nothing.
@@ -168,13 +168,13 @@ class Objective(Section, abc.ABC):
         """What the trainer has to provide."""
 
     def network(self, model: Model, num_classes: int, platform: str) -> Any:
-        """The network, where it is not the encoder that the section ``model`` describes."""
+        """The network, if it is not the encoder that the section ``model`` describes."""
         return None
 
     def batch_gradients(
         self, network: Any, variables: Any, images: Any, batch: Mapping[str, Any], rng: Any
     ) -> tuple[Any, Metrics, Any]:
-        """Gradients, metrics and BatchNorm's statistics, of methods that learn from objects."""
+        """Gradients, metrics and BatchNorm's statistics, for methods that learn from objects."""
         raise NotImplementedError
 
     def is_constant(self, path: Sequence[str]) -> bool:
@@ -182,7 +182,7 @@ class Objective(Section, abc.ABC):
         return False
 
     def missing_weights(self) -> str:
-        """What is wrong with training from scratch, and the cure; "" where nothing is."""
+        """What is wrong with training from scratch, and the cure; "" if nothing is."""
         return ""
 
     def check_settings(self, settings: Settings) -> None:
@@ -192,12 +192,12 @@ class Objective(Section, abc.ABC):
         """Raises `UserError` where a source lacks what the method learns from, or is tested on."""
 
     def first_active_step(self, *, steps_per_epoch: int, steps_to_fill_bank: int) -> int:
-        """The steps before all of its terms count."""
+        """The number of steps before all of its terms count."""
         return 0
 
     @abc.abstractmethod
     def __call__(self, inputs: StepInputs) -> tuple[Float[Array, ""], Metrics]:
-        """The loss to minimise, and what to report beside it."""
+        """The loss to minimise, and what to report besides it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +267,7 @@ def other_view(rows: jax.Array) -> jax.Array:
 
 
 def class_targets(inputs: StepInputs) -> Int[Array, " B"] | Float[Array, "B C"]:
-    """What a classifier should say: labels, or class probabilities where images are mixed."""
+    """The targets of a classifier: labels, or class probabilities where images are mixed."""
     if inputs.mixed is None:
         return inputs.labels
     num_classes = inputs.query.logits.shape[-1]
@@ -323,10 +323,10 @@ def names() -> tuple[str, ...]:
 
 
 def exchangeable() -> tuple[str, ...]:
-    """Those that can take each other's place in a recipe; the others have recipes of their own.
+    """The objectives that can replace one another in a recipe; the others have their own.
 
     Returns:
-        A part of `names`.
+        A subset of `names`.
 
     >>> "detection" in exchangeable()
     False
@@ -350,7 +350,7 @@ def default_settings(name: str) -> ConfigDict:
 
 
 def declared_metrics() -> tuple[Metric, ...]:
-    """What objectives report about training, by the names they give it.
+    """The metrics that objectives report during training, by their own names.
 
     Returns:
         Declarations, those that several methods share first.
@@ -370,7 +370,7 @@ def create(name: str, settings: Mapping[str, Any]) -> Objective:
         settings: hyper-parameters by name; an unknown one is a `UserError` with the nearest known.
 
     Returns:
-        A function of `StepInputs` that gives the loss and what to report beside it.
+        A function of `StepInputs` that returns the loss and the metrics to report.
 
     >>> create("cone", {"neighbours": 32}).sup_weight
     0.7

@@ -17,7 +17,7 @@ from cone_jax.training.run_directory import DeployedNetwork
 
 
 class FoundObjects(NamedTuple):
-    """What is on one picture: COCO's result entries; nothing but `error` if it is damaged.
+    """The objects on one picture as COCO's result entries, or `error` if it is damaged.
 
     >>> found = FoundObjects(Path("street.jpg"), entries=[{"category_id": 3, "score": 0.9}])
     >>> [entry["category_id"] for entry in found.entries if entry["score"] > 0.5]
@@ -31,7 +31,7 @@ class FoundObjects(NamedTuple):
 
 
 class ObjectFinder:
-    """A detector with everything needed to show it picture files, on one device.
+    """Finds objects in picture files with a detector, on one device.
 
     Args:
         network: `RunDirectory.open(PATH).deployed(STEP)`, or an opened export.
@@ -55,7 +55,7 @@ class ObjectFinder:
         )
 
     def __call__(self, paths: Iterable[Path | str]) -> Iterator[FoundObjects]:
-        """Looks at file after file, in the order given; the first picture's id is 1."""
+        """Finds the objects of one file after another; the first picture's id is 1."""
         for number, path in enumerate(map(storage.path, paths), 1):
             try:
                 pixels = decode.as_array(decode.open_image(path.read_bytes()))
@@ -90,7 +90,7 @@ class ObjectFinder:
         )
 
     def drawn(self, found: FoundObjects) -> np.ndarray:
-        """The picture with what is certain enough on it."""
+        """The picture with the objects of sufficient score drawn on it."""
         assert found.pixels is not None
         names = dict(zip(self.category_ids, self.class_names, strict=True))
         return object_drawing.draw(found.pixels, drawn_entries(found.entries, names))

@@ -111,7 +111,7 @@ class Ema(Section, path="ema"):
 
 @dataclasses.dataclass(frozen=True)
 class Average(Section, path="average"):
-    """The averaged model, which is the one evaluated where it is on."""
+    """The averaged model. If it is on, it is the one that is evaluated."""
 
     decay: float = field(
         0.0, "weight of the old average in each update; 0: no average", low=0.0, high=1.0

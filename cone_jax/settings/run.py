@@ -1,4 +1,4 @@
-"""Where a run's pictures come from, how it trains, what it measures and keeps; and all settings."""
+"""The sections on data, training, evaluation and checkpoints; and all settings together."""
 
 import dataclasses
 import functools

@@ -133,7 +133,7 @@ def load_sweep(file: str) -> Sweep:
 
 
 def beside(sweep: Sweep, config: ConfigDict) -> Sweep:
-    """`sweep` for the data of `config`: without the paper's values where those are of others."""
+    """`sweep` for the data of `config`: without the paper's values if these are for other data."""
     if not sweep.paper_data or _holds(config.data, sweep.paper_data):
         return sweep
     cells = tuple(dataclasses.replace(cell, paper=None) for cell in sweep.cells)
@@ -175,7 +175,7 @@ def overrides(sweep: Sweep, recipe: str, config: ConfigDict) -> dict[str, Any]:
 def cell_config(
     sweep: Sweep, cell: Cell, recipe: str, changes: Mapping[str, Any], seed: int | None
 ) -> ConfigDict:
-    """The config of one run, checked; `changes` are the user's, which the cell's settings beat."""
+    """The config of one run, checked; the cell's settings override the user's `changes`."""
     separator = "," if ":" in recipe else ":"
     config = _recipe(sweep, f"{recipe}{separator}{cell.options}" if cell.options else recipe)
     seeds = {} if seed is None else {"seed": seed}

@@ -53,7 +53,7 @@ def train(
     console: Console | None = None,
     watch: Watch | None = None,
 ) -> dict[str, float]:
-    """Trains until the config's last step, going on where an earlier start left off.
+    """Trains until the config's last step, continuing where an earlier start left off.
 
         import cone_jax
 
@@ -62,10 +62,10 @@ def train(
         cone_jax.train(config, "runs/digits")["test/top1"]
 
     Args:
-        config: of `load_recipe`. A run that exists already must have the same.
+        config: from `load_recipe`. If the run exists already, it must have the same config.
         directory: the run's own, on a disk or below ``gs://``; made if it is not there.
         console: where to print; None: the terminal.
-        watch: called in the loop, for those who drive it.
+        watch: called after every evaluation, for programs that follow a run.
 
     Returns:
         The final metrics, such as ``test/top1``. Everything else is in `directory`.
@@ -140,7 +140,7 @@ def _is_finished(run: Run, directory: Path, step: int) -> bool:
 
 
 def _look_before_training(run: Run, say: Report) -> None:
-    """What is wrong with data or weights comes out before anything is written."""
+    """Checks data and weights before anything is written."""
     datasets.check_classes(run.dataset, run.config.data, say)
     if run.config.data.source in _OF_PICTURES and distributed.is_primary():
         _look_at_pictures(run, say)
@@ -166,7 +166,7 @@ def _look_before_training(run: Run, say: Report) -> None:
 
 
 def _look_at_pictures(run: Run, say: Report) -> None:
-    """Folders that may not be classes, and files that cannot be read, in a few seconds."""
+    """Looks for folders that may not be classes and unreadable files, in a few seconds."""
     from cone_jax.data import inspection, pipeline  # a run on arrays has no files to look at
 
     data = run.config.data
@@ -186,7 +186,7 @@ def _look_at_pictures(run: Run, say: Report) -> None:
 
 
 def _length_field(config: ConfigDict) -> str:
-    """What makes a run longer or shorter."""
+    """The field that decides the length of the run."""
     if config.steps:
         return "steps"
     return "budget" if "epochs" in dict(config.derive) else "epochs"

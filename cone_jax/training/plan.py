@@ -1,4 +1,4 @@
-"""What a recipe leaves open, chosen for the number of images and the time there is.
+"""Chooses what a recipe leaves open, for the number of images and the time available.
 
 A recipe names such fields with `config.leave_open`; one that somebody sets is theirs. `resolve`
 fills in the others, says what it chose and why, and hands over a complete config. `config.json`
@@ -65,14 +65,14 @@ NETWORKS = (
 
 
 class Speed(NamedTuple):
-    """What a few steps took."""
+    """The time that a few steps took."""
 
     step_seconds: float
     compile_seconds: float
 
 
 class Situation(NamedTuple):
-    """What the choices depend on."""
+    """The facts that the choices depend on."""
 
     images: int
     tested: int

@@ -1,4 +1,4 @@
-"""What a config becomes: the fixed parts of training, and everything that training changes.
+"""The two halves of training: what is fixed by the config, and the state that changes.
 
 A `Learner` is built once per stage and handed over. A `TrainState` is one pytree; it knows the
 learner whose functions it is used with.
@@ -91,7 +91,7 @@ class Learner:
 
     @functools.cached_property
     def encoder(self) -> models.Encoder:
-        """The network; of a method that trains another than an encoder, that one."""
+        """The network that is trained: the encoder, or the method's own."""
         platform = self.platform or distributed.platform(self.mesh)
         model, classes = self.settings.model, self.num_classes
         network = self.objective.network(model, classes, platform)
@@ -222,12 +222,12 @@ def init_state(
     """The state before the first step, replicated over `mesh` (default: all devices).
 
     Args:
-        config: of the stage.
+        config: the stage's config.
         rng: draws the parameters, and everything random in training.
         num_classes: C.
-        steps_per_epoch: what schedules count epochs by.
+        steps_per_epoch: converts the epochs of schedules to steps.
         mesh: the devices; None: all of them.
-        first_step: of the stage, in the whole run.
+        first_step: where the stage begins in the whole run.
         class_prior: the share of each class in the training set, for objectives that need it.
 
     Returns:
@@ -279,7 +279,7 @@ def abstract_state(learner: Learner) -> TrainState:
         learner: the fixed parts of training.
 
     Returns:
-        A state that holds a `jax.ShapeDtypeStruct` in the place of each array.
+        A state that holds a `jax.ShapeDtypeStruct` in place of each array.
 
     >>> from cone_jax import config as config_lib
     >>> config, mesh = config_lib.load_recipe("digits"), distributed.make_mesh()

@@ -32,7 +32,7 @@ Tree = Any
 
 
 class Restored(NamedTuple):
-    """What a checkpoint gives back."""
+    """The contents of a checkpoint."""
 
     state: Tree
     data: dict[str, Any]  # state of the training stream
@@ -127,7 +127,7 @@ class Checkpoints:
 
     @property
     def last_good(self) -> str:
-        """Which one is intact, in words and without asking the store.
+        """Names the intact checkpoint, without contacting the store.
 
         A checkpoint counts a moment before Orbax says so: until then it may be this one or the
         one before it, and only the store knows.
