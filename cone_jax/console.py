@@ -136,7 +136,7 @@ def print_training(
         ("look at it", f"{directory}/report.html"),
         ("numbers", f"{directory}/metrics.jsonl"),
         ("checkpoints", f"{directory}/checkpoints"),
-        ("score the best one", shlex.join([*program(), "--mode=evaluate", here, "--step=best"])),
+        ("evaluate the best", shlex.join([*program(), "--mode=evaluate", here, "--step=best"])),
         ("see the curves", shlex.join(["tensorboard", f"--logdir={directory}"])),
         (use, shlex.join([*program(), "--mode=predict", here, "--images=..."])),
     )

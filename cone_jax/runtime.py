@@ -41,6 +41,10 @@ def use_fast_cpu_convolutions() -> None:
     """Chooses the faster convolutions of XLA:CPU, by a flag in XLA_FLAGS.
 
     Without effect if the user has set that flag, or with a jaxlib that was not measured.
+
+        import cone_jax
+
+        cone_jax.runtime.use_fast_cpu_convolutions()
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if CPU_CONVOLUTION_FLAG in flags or not metadata.version("jaxlib").startswith(MEASURED_JAXLIB):
@@ -52,6 +56,10 @@ def use_compilation_cache(directory: Path | None = None) -> None:
     """Keeps compiled programs between starts, in the user's cache directory by default.
 
     Without effect if JAX_COMPILATION_CACHE_DIR is already set.
+
+        import cone_jax
+
+        cone_jax.runtime.use_compilation_cache(Path("compiled"))
 
     Args:
         directory: where to keep them; None: `cache_directory` / ``xla``.
@@ -116,6 +124,10 @@ def keep_freed_memory() -> None:
 
     Without effect if memory is short, if the user has set the library's options, if the library
     is not glibc, or if JAX has an accelerator.
+
+        import cone_jax
+
+        cone_jax.runtime.keep_freed_memory()
     """
     if physical_memory() < MEMORY_TO_SPARE:
         return

@@ -21,18 +21,18 @@ _PICTURED = 24  # of them with a thumbnail
 _SIDE = 180
 # What each kind of problem means, for a person who meets it the first time.
 MEANING = {
-    "unreadable": "Training replaces each by another picture. Mend or remove them.",
+    "unreadable": "Training replaces each by another picture. Repair or remove them.",
     "duplicate": "The same bytes twice: the picture counts twice.",
     "near duplicate": "The same photograph, resized or compressed again.",
     "single class": "A classifier needs at least two.",
     "wrong level": "The folder given is one level too high.",
-    "few pictures": "Little can be learned from, or said about, so few.",
+    "few pictures": "Too few to learn from, and too few to judge the result.",
     "imbalance": "The network will prefer the large classes.",
     "small": "Less than half as large as the network's input.",
-    "elongated": "A square crop sees a small part of it.",
+    "elongated": "A square crop shows only a small part of it.",
     "turned": "The camera was held sideways; this program turns them upright, others may not.",
     "extension": "The content is read, whatever the name says.",
-    "not read": "Pictures in formats that training passes over.",
+    "not read": "Pictures in formats that training does not read.",
 }
 
 

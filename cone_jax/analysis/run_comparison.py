@@ -157,14 +157,14 @@ def verdicts(groups: Sequence[Group]) -> list[str]:
         points = f"{100 * found.mean:+.2f} points of {JUDGED}"
         if found.half is None:
             said.append(
-                f"{between}: {points}, a single seed: whether that is more than noise cannot be "
-                "said; repeat both with --config.seed=1 and 2."
+                f"{between}: {points}, a single seed, which cannot show whether that is more than "
+                "noise; repeat both with --config.seed=1 and 2."
             )
             continue
         if found.half < 1e-9 and found.mean:  # but for rounding, none
             said.append(
-                f"{between}: {points}, the same in all of {found.seeds} paired seeds: a small test "
-                "set does that by chance; whether it is more than noise, more seeds will tell."
+                f"{between}: {points}, the same in all of {found.seeds} paired seeds, as a small "
+                "test set may give by chance; more seeds will show whether it is more than noise."
             )
             continue
         low, high = (100 * (found.mean + sign * found.half) for sign in (-1, 1))
@@ -256,8 +256,8 @@ def write(runs: Sequence[RunDirectory], directory: Path) -> Path:
         figure_style.save(figure, directory / "figures" / key)
         charts.append(page.chart(figure, key, overlay.title))
     note = (
-        "Bands and ± are one standard deviation over seeds. Each value is the last recorded. What "
-        "follows a single run's accuracy is its 95 % interval, given the number of test pictures."
+        "Bands and ± are one standard deviation over seeds. Each value is the last one recorded. "
+        "The interval after a single run's accuracy is its 95 % interval for so many test pictures."
     )
     sections = [
         page.Section("table", "Table", page.table(header, rows, numbers=range(1, len(header)))),

@@ -71,7 +71,14 @@ def leave_open(config: ConfigDict, *fields: str) -> None:
 
 
 def open_fields(config: ConfigDict) -> tuple[str, ...]:
-    """The fields that were left open and have not been changed since."""
+    """The fields that were left open and have not been changed since.
+
+    >>> config = default()
+    >>> leave_open(config, "epochs", "batch_size")
+    >>> config.epochs = 5
+    >>> open_fields(config)
+    ('batch_size',)
+    """
     return tuple(field for field, value in config.derive if get_field(config, field) == value)
 
 
@@ -87,7 +94,11 @@ def stage_configs(config: ConfigDict) -> tuple[ConfigDict, ...]:
 
 
 def deployed(config: ConfigDict) -> ConfigDict:
-    """The config that describes the network a finished run leaves behind."""
+    """The config of the last stage, which describes the network that a finished run leaves behind.
+
+    >>> deployed(load_recipe("digits", "supcon")).objective.name
+    'linear'
+    """
     return stage_configs(config)[-1]
 
 
@@ -263,7 +274,12 @@ def validate(config: ConfigDict) -> None:
 
 
 def require_classifier(config: ConfigDict, mode: str) -> None:
-    """Raises `UserError` if the recipe is a detector's and `mode` is for classifiers."""
+    """Raises `UserError` unless `config` trains a classifier, which `mode` requires.
+
+    >>> require_classifier(load_recipe("coco"), "probe")
+    Traceback (most recent call last):
+    cone_jax.errors.UserError: --mode=probe is for classifiers; objective.name ('detection') ...
+    """
     if objectives.chosen(config.objective).needs.labels != "class":
         raise UserError(
             f"--mode={mode} is for classifiers; objective.name ({config.objective.name!r}) is "

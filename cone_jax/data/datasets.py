@@ -263,7 +263,7 @@ def _order_of_objects(config: ConfigDict, source: Source, order: TrainOrder) -> 
     if not grouped.epoch_length:
         raise UserError(
             f"batch_size ({config.batch_size}) must be at most the {len(kinds) - sum(kinds)} "
-            f"pictures that lie or the {sum(kinds)} that stand; or pad to one shape"
+            f"landscape or the {sum(kinds)} portrait pictures; or pad to one shape"
         )
     return grouped
 

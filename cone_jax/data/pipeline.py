@@ -247,7 +247,7 @@ def check_damaged(damaged: int, among: int, limit: float, last: str) -> None:
     if damaged > max(limit * among, handful):
         raise UserError(
             f"data: {damaged} of {among} images cannot be read, more than data.damaged_limit "
-            f"({limit:.1%}); the last was {last}; mend the files (--mode=check lists all) or "
+            f"({limit:.1%}); the last was {last}; repair the files (--mode=check lists all) or "
             "raise the limit"
         )
 

@@ -42,7 +42,7 @@ class Settings(Detector):
         for name, value in given.items():
             if value is not None and name not in known:
                 raise UserError(
-                    f"model.options.{name} ({value}) has no place in a detector; leave it out"
+                    f"model.options.{name} ({value}) is not for detectors; leave it out"
                 )
         options = {name: given[name] for name in known if given[name] is not None}
         return cls(

@@ -77,10 +77,10 @@ def match_classes(
     found = [places.get(name, places.get(_plain(name))) for name in own]
     unknown = [name for name, label in zip(own, found, strict=True) if label is None]
     if unknown:
-        cure = ", or by their ids" if ids else ""
+        cure = ", or their ids" if ids else ""
         raise UserError(
-            f"{field}: class {unknown[0]!r} ({len(unknown)} such) is none of the {len(names)} "
-            f"classes of the network, such as {names[0]!r}; name the folders so{cure}"
+            f"{field}: class {unknown[0]!r} ({len(unknown)} in all) is not one of the {len(names)} "
+            f"classes of the network, such as {names[0]!r}; use its names for the folders{cure}"
         )
     return tuple(label for label in found if label is not None)
 

@@ -190,7 +190,7 @@ def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
         if not any(fits(evaluator, needs, averaged=averaged) for needs, averaged in stages):
             if all(evaluator.labels != needs.labels for needs, _ in stages):
                 raise UserError(
-                    f"evaluation.evaluators ({spec}) does not judge {config.objective.name}; "
+                    f"evaluation.evaluators ({spec}) cannot evaluate {config.objective.name}; "
                     f"{_cure(stages[0][0])}"
                 )
             cure = "set average.decay" if evaluator.network == "averaged" else "leave network out"

@@ -21,6 +21,11 @@ class ExportedModel:
 
     An export that prepares pictures itself has `probabilities` as well: both of its functions take
     one picture of any size, uint8 [H, W, 3], and return [1, C].
+
+    >>> data = ExportMetadata(("owl", "tit"), 8, mean=(0.5,) * 3, std=(0.25,) * 3)
+    >>> model = ExportedModel(lambda images: images[:, 0, 0, :2], data)
+    >>> model.logits(np.zeros((3, 8, 8, 3))).shape, model.metadata.class_names
+    ((3, 2), ('owl', 'tit'))
     """
 
     logits: Callable[[np.ndarray], np.ndarray]  # images to [B, C]

@@ -170,7 +170,7 @@ def from_tensors(
         report = dataclasses.replace(report, layout=TRANSFORMERS)
     if not (report.mapped or report.mismatched or report.reinitialised):
         raise UserError(
-            f"init_from ({source}) has no tensor of {encoder.spec.name}; it begins with "
+            f"init_from ({source}) has no tensor of {encoder.spec.name}; its first names are "
             f"{', '.join(list(tensors)[:3])}{_looks(tensors)}"
         )
     if report.misfits:
@@ -371,7 +371,7 @@ def _misfit(report: ImportReport, encoder: Encoder, tensors: Mapping[str, np.nda
         return (
             f"init_from ({report.source}) has shortcuts without parameters (option A of the "
             f"ResNet paper), where {encoder.spec.name} has convolutions ({len(lost)} missing, such "
-            f"as {lost[0]}); such a network cannot be read here"
+            f"as {lost[0]}); such networks are not supported"
         )
     cure = (
         "choose the model.name, model.stem and model.options it was made with (init_strict "

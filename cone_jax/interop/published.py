@@ -140,8 +140,8 @@ def refuse_lookalike(
     for pattern, reason in _LOOKALIKES.items():
         if re.fullmatch(pattern, name):
             raise UserError(
-                f"{reference} is {name}, which has the names and shapes of a network here and is "
-                f"another one: {reason}; choose weights without that"
+                f"{reference} is {name}, which has the names and shapes of a network here but is "
+                f"a different one: {reason}; choose other weights"
             )
     strange = [
         key

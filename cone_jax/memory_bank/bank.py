@@ -143,7 +143,7 @@ def enqueue(
     norms: Float[Array, " B"] | None = None,
     when: Bool[Array, ""] | None = None,
 ) -> MemoryBank:
-    """Writes B keys over the oldest rows, wrapping around at the end.
+    r"""Writes B keys over the oldest rows: key $i$ to row $(\text{cursor} + i) \bmod K$.
 
     A donated bank is updated in place if everything that reads it has to be done before `when` is
     known; otherwise XLA may copy it first.

@@ -102,8 +102,8 @@ def _outcomes(
         left_out = next(item for item in evaluators if item not in served)
         if left_out.labels != stage.learner.objective.needs.labels:
             raise UserError(
-                f"--evaluators ({left_out.prefix}) does not judge {stage.config.objective.name}; "
-                "leave the flag out for those that do"
+                f"--evaluators ({left_out.prefix}) cannot evaluate {stage.config.objective.name}; "
+                "leave the flag out for those that can"
             )
         if left_out.needs_classifier:
             stage.require_classifier(step)

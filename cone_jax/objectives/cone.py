@@ -89,7 +89,7 @@ class Cone(BalancedCrossEntropy, path="objective.cone"):
     sup_weight: float = field(0.7, "weight of the contrastive term", low=0.0)
     sup_temperature: float = field(0.1, "temperature of the contrastive term", above=0)
     neighbours: int = field(
-        512, "how many of the most similar bank rows are anchors of the contrastive term", above=0
+        512, "number of most similar bank rows that are anchors of the contrastive term", above=0
     )
     anchors: Literal["nearest", "bank"] = field(
         "nearest", "anchors of the contrastive term: the neighbours, or every bank row"

@@ -33,6 +33,10 @@ class FoundObjects(NamedTuple):
 class ObjectFinder:
     """Finds objects in picture files with a detector, on one device.
 
+        finder = prediction.ObjectFinder(RunDirectory.open("runs/street").deployed("best"))
+        for found in finder(["street.jpg"]):
+            print(found.path, found.entries)
+
     Args:
         network: `RunDirectory.open(PATH).deployed(STEP)`, or an opened export.
         category_ids: what COCO calls the classes; None: 1, 2, ...

@@ -134,7 +134,7 @@ def listen(
         return ThreadingHTTPServer((host, int(port)), Handler)
     except OSError as error:
         raise UserError(
-            f"--address ({address}) cannot be listened on: {error.strerror}; choose another port"
+            f"--address ({address}) cannot be used: {error.strerror}; choose another port"
         ) from error
 
 

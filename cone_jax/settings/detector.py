@@ -43,13 +43,11 @@ class Detector(Section, path="objective.detection"):
     )
     anchor_ratios: tuple[float, ...] = field((0.5, 1.0, 2.0), "height divided by width", above=0)
     anchor_style: Literal["detectron2", "torchvision"] = field(
-        "detectron2", "whose anchors: torchvision rounds them, Detectron2 does not"
+        "detectron2", "torchvision rounds the corners of anchors, Detectron2 does not"
     )
-    padding_anchors: bool = field(
-        False, "anchors whose centre is in the padding of an image take part"
-    )
+    padding_anchors: bool = field(False, "use anchors whose centre is in the padding of an image")
     crowd_overlap: float | None = field(
-        None, "share of background inside a crowd from which it is ignored; None: it is not"
+        None, "background with at least this share inside a crowd is ignored; None: it is not"
     )
 
     rpn_low: float = field(0.3, "overlap below which an anchor is background", low=0, high=1)

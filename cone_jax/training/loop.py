@@ -157,9 +157,9 @@ def _look_before_training(run: Run, say: Report) -> None:
         ) < 1 or optimizer.learning_rate < _FROM_SCRATCH.get(optimizer.name, math.inf)
         if not gentle:
             say(
-                f"warning: optimizer.learning_rate ({optimizer.learning_rate:g}) is one for "
+                f"warning: optimizer.learning_rate ({optimizer.learning_rate:g}) is meant for "
                 f"training from scratch with {optimizer.name} and will undo much of init_from; "
-                "configs/finetune.py is made for it, or lower the rate or optimizer.backbone_rate"
+                "use configs/finetune.py, or lower the rate or optimizer.backbone_rate"
             )
     elif warning := run.learner.objective.missing_weights():
         say(f"warning: init_from is empty, but {warning}")

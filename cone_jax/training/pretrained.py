@@ -189,7 +189,7 @@ def _account(report: ImportReport) -> str:
     fresh = len(report.missing) + len(report.mismatched) + len(report.reinitialised)
     return (
         f"{report.source} ({report.layout} names): {len(report.mapped)} arrays taken over, "
-        f"{fresh} of the classifier new, {len(report.unexpected)} of no use here"
+        f"{fresh} of the classifier initialised anew, {len(report.unexpected)} not used"
     )
 
 

@@ -143,6 +143,13 @@ class TrainState(flax.struct.PyTreeNode):
     The fields of the momentum network and the bank are None for an objective that has no use
     for them, `averaged` unless the config asks for it. `learner` is not data: it holds the
     functions that the state is used with.
+
+    >>> from cone_jax import config as config_lib
+    >>> config, mesh = config_lib.load_recipe("digits"), distributed.make_mesh()
+    >>> learner = build_learner(config, num_classes=10, steps_per_epoch=11, mesh=mesh)
+    >>> state = abstract_state(learner)
+    >>> sorted(state.variables), state.bank.probs.shape == (config.bank.size, 10)
+    (['batch_stats', 'params'], True)
     """
 
     step: jax.Array  # steps taken so far

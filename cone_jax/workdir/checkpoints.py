@@ -339,6 +339,6 @@ def write_failures_explained(workdir: Path) -> Iterator[None]:
         except UserError:
             saved = "there is no checkpoint yet"
         raise TrainingFailed(
-            f"workdir ({workdir}) cannot be written: {said}; {saved}; mend that, and start again "
+            f"workdir ({workdir}) cannot be written: {said}; {saved}; fix that, and start again "
             "with the same flags"
         ) from error

@@ -139,7 +139,7 @@ def _check_kinds(path: Path, stored: dict[str, Any], default: ConfigDict, prefix
             _check_kinds(path, value, expected, f"{prefix}{name}.")
         elif _kind(value) != _kind(expected):
             raise UserError(
-                f"{path}: {prefix}{name} ({value!r}) must be a {_kind(expected)}; mend the file, "
+                f"{path}: {prefix}{name} ({value!r}) must be a {_kind(expected)}; fix the file, "
                 "or choose another --workdir"
             )
 

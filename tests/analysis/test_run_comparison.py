@@ -147,7 +147,7 @@ def test_a_difference_is_judged_by_paired_seeds(tmp_path):
     ]
     one = run_comparison.group_runs([plain[0], cone[0]])
     assert (
-        "a single seed: whether that is more than noise cannot be said"
+        "a single seed, which cannot show whether that is more than noise"
         in (run_comparison.verdicts(one)[0])
     )
     apart = run_comparison.group_runs([plain[0], cone[1]])

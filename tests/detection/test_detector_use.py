@@ -288,7 +288,7 @@ REFUSALS = {
     ),
     "evaluate": (
         ("--workdir={run}", "--evaluators=knn"),
-        "--evaluators (knn20) does not judge detection",
+        "--evaluators (knn20) cannot evaluate detection",
     ),
     "probe of init_from": (
         ("{recipe}", "--config.init_from={run}", "--workdir={out}"),
