@@ -1,22 +1,15 @@
 """The config of a run: its recipe, defaults, options and stages, and whether its sections fit.
 
 A recipe in `configs/` starts from `default()`, changes what it needs and returns the result locked,
-so that a misspelt field is an error. Fields are declared in `cone_jax/settings/` and, those of a
-method, in its file in `cone_jax/objectives/`; each section checks by itself what its fields may be.
-Defaults follow the released code (preset ``official``); where the paper's text differs,
-`apply_preset(config, "paper")` sets its value. The points that neither settles are listed with
-their fields in docs/recipes.md.
+so that a misspelt field is an error. Fields are declared in `cone_jax/settings/` or, for a method,
+in its file in `cone_jax/objectives/`. Defaults follow the released code (preset ``official``);
+where the paper's text differs, `apply_preset(config, "paper")` sets its value.
 
-Recipes and sweeps are Python files with one function. A recipe is named by its file
-(``my/recipe.py``), or by the file's name alone (``digits``). A name alone means
-``configs/NAME.py`` or ``NAME.py`` in the current directory before the recipe of the package. The
-package's recipes also go by the file they are in the project, ``configs/digits.py``, wherever the
-command is given.
+Recipes and sweeps are Python files with one function, given by path or by name (``digits``). A name
+means ``configs/NAME.py`` or ``NAME.py`` in the current directory, otherwise the package's recipe.
 
-Most methods train network and classifier at once: one stage. A method whose loss trains no
-classifier (SimCLR, SupCon, ...) is followed by a linear stage: the backbone is frozen as it stands,
-projection head and predictor are dropped, and a new linear classifier is trained on the pooled
-features. That stage is training like any other, with objective ``linear``.
+A method whose loss trains no classifier (SimCLR, SupCon, ...) is followed by a linear stage: a new
+classifier is trained on the pooled features of the frozen backbone, with objective ``linear``.
 """
 
 import functools
@@ -71,14 +64,7 @@ def leave_open(config: ConfigDict, *fields: str) -> None:
 
 
 def open_fields(config: ConfigDict) -> tuple[str, ...]:
-    """The fields that were left open and have not been changed since.
-
-    >>> config = default()
-    >>> leave_open(config, "epochs", "batch_size")
-    >>> config.epochs = 5
-    >>> open_fields(config)
-    ('batch_size',)
-    """
+    """The fields that `leave_open` left open and that have not been changed since."""
     return tuple(field for field, value in config.derive if get_field(config, field) == value)
 
 
@@ -348,7 +334,7 @@ PACKAGED = Path(__file__).parent.parent / "recipes"
 
 
 def load_recipe(path: str, options: str = "") -> ConfigDict:
-    """What ``get_config(options)`` of a recipe returns.
+    """The config that a recipe's ``get_config(options)`` returns.
 
     Args:
         path: the recipe's file, or the name of one that comes with the package.
@@ -364,10 +350,7 @@ def load_recipe(path: str, options: str = "") -> ConfigDict:
 
 
 def call(path: str, options: str, *, flag: str, function: str, folder: str = "") -> Any:
-    """What a function of the file returns; it may take no argument when there are no options.
-
-    `folder` is the part of the folder of recipes that the file is looked for in.
-    """
+    """Calls a function of the file, which is looked for in `folder` of the folder of recipes."""
     if options.startswith("//"):
         raise UserError(f"{flag} ({path}:{options}) must be a local file; copy it here")
     if (file := find(path, folder)) is None:

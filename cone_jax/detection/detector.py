@@ -68,7 +68,7 @@ class Detector(nn.Module):
     ((1, 100, 4), (1, 100, 28, 28))
     """
 
-    settings: Settings  # every number of it
+    settings: Settings  # all numbers that define it
     # Of a batch, what `__call__` takes beside the images.
     inputs: ClassVar[tuple[str, ...]] = ("size",)
 

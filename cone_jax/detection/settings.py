@@ -25,9 +25,9 @@ class Settings(Detector):
 
     num_classes: int = 80  # C, without the background
     backbone: str = "resnet50"  # resnet18 to resnet152
-    width: int = 64  # planes of the first stage
-    dtype: str = "float32"  # of the computation; parameters are float32
-    platform: str = ANY_PLATFORM  # that programs are compiled for; see models.build
+    width: int = 64  # channels of the first stage
+    dtype: str = "float32"  # type of the computation; parameters are float32
+    platform: str = ANY_PLATFORM  # what programs are compiled for; see models.build
     remat: bool = False  # residual blocks are computed again in the backward pass
     bn_momentum: float = 0.9  # weight of BatchNorm's old running statistics
     bn_groups: int = 1  # parts of a batch with statistics of their own

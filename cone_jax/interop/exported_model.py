@@ -28,8 +28,8 @@ class ExportedModel:
     ((3, 2), ('owl', 'tit'))
     """
 
-    logits: Callable[[np.ndarray], np.ndarray]  # images to [B, C]
-    metadata: ExportMetadata  # what its description says
+    logits: Callable[[np.ndarray], np.ndarray]  # images to logits [B, C]
+    metadata: ExportMetadata  # its description
     probabilities: Callable[[np.ndarray], np.ndarray] | None = None  # a picture to [1, C]
 
 

@@ -50,14 +50,14 @@ class ImportReport:
     """
 
     source: str  # the file
-    layout: str  # whose names it has
-    mapped: tuple[tuple[str, str], ...] = ()  # ours, theirs
-    resized: tuple[str, ...] = ()  # of those: positions interpolated to another grid
-    reinitialised: tuple[str, ...] = ()  # ours; the classifier of another number of classes
-    missing: tuple[str, ...] = ()  # ours, absent from the file
-    mismatched: tuple[str, ...] = ()  # ours, there with a shape that does not fit
-    unexpected: tuple[str, ...] = ()  # theirs, without a place in ours
-    ignored: tuple[str, ...] = ()  # theirs, known not to be needed
+    layout: str  # the naming it follows
+    mapped: tuple[tuple[str, str], ...] = ()  # pairs of names: ours, theirs
+    resized: tuple[str, ...] = ()  # ours; positions that were interpolated to another grid
+    reinitialised: tuple[str, ...] = ()  # ours; a classifier with another number of classes
+    missing: tuple[str, ...] = ()  # ours; absent from the file
+    mismatched: tuple[str, ...] = ()  # ours; the shape in the file does not fit
+    unexpected: tuple[str, ...] = ()  # theirs; no place for them here
+    ignored: tuple[str, ...] = ()  # theirs; known not to be needed
 
     @property
     def complete(self) -> bool:

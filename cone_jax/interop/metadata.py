@@ -35,12 +35,12 @@ class ExportMetadata:
     ('resize(224)', 'centre_crop(224)')
     """
 
-    class_names: tuple[str, ...]  # in the order of the logits
-    image_size: int  # the side in pixels
-    mean: tuple[float, ...]  # of each channel, for pixels in [0, 1]
-    std: tuple[float, ...]  # of each channel
+    class_names: tuple[str, ...]  # names of the classes, in the order of the logits
+    image_size: int  # side of the input in pixels
+    mean: tuple[float, ...]  # mean of each channel, for pixels in [0, 1]
+    std: tuple[float, ...]  # standard deviation of each channel
     transforms: tuple[str, ...] = ()  # from a decoded picture to uint8 of that size
-    pixels: str = "exact"  # how these are computed: `test_pixels` of a config's section data
+    pixels: str = "exact"  # how they compute pixels: the field `data.test_pixels`
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # run, step, scores ...
 
     def complete_transforms(self) -> tuple[str, ...]:

@@ -36,21 +36,21 @@ class MemoryBank(flax.struct.PyTreeNode):
     (3, (3, 2))
     """
 
-    features: Float[Array, "K D"]  # unit norm, float32
-    labels: Int[Array, " K"]  # -1: not written yet
-    # What the key's classifier said when the row was written; None: not remembered.
+    features: Float[Array, "K D"]  # embeddings of unit norm, float32
+    labels: Int[Array, " K"]  # classes; -1: not written yet
+    # Predictions of the key's classifier when the row was written; None: not stored.
     probs: Float[Array, "K C"] | None
     ids: Int[Array, " K"]  # record ids
     cursor: Int[Array, ""]  # the row written next
-    filled: Int[Array, ""]  # how many rows are valid
-    # Lengths of the embeddings before they were normalised, from which a classifier can say
-    # today what `probs` would remember; None: not needed.
+    filled: Int[Array, ""]  # the number of valid rows
+    # Lengths of the embeddings before normalisation, from which a classifier can recompute
+    # predictions instead of storing `probs`; None: not needed.
     norms: Float[Array, " K"] | None = None
     capacity: int | None = flax.struct.field(pytree_node=False, default=None)  # K, if padded
     # The devices that queries are split over, by rows; None: they are not.
     mesh: Mesh | None = flax.struct.field(pytree_node=False, default=None)
-    split: bool = flax.struct.field(pytree_node=False, default=False)  # the bank's rows are too
-    # Below 1, neighbours are chosen approximately, and this share of them is to be the right ones.
+    split: bool = flax.struct.field(pytree_node=False, default=False)  # so are the bank's rows
+    # Below 1, neighbours are chosen approximately, and this share of the true ones is expected.
     recall_target: float = flax.struct.field(pytree_node=False, default=1.0)
 
     @property

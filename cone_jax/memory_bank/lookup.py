@@ -40,9 +40,9 @@ class Neighbours(NamedTuple):
     (2, 3)
     """
 
-    similarity: Float[Array, "B k"]  # 0 where not valid
-    labels: Int[Array, "B k"]  # -1 where not valid
-    valid: Bool[Array, "B k"]  # whether there is such a row
+    similarity: Float[Array, "B k"]  # cosines; 0 where not valid
+    labels: Int[Array, "B k"]  # classes; -1 where not valid
+    valid: Bool[Array, "B k"]  # whether the row exists
     rows: Int[Array, "B k"]  # indices into the bank
 
 

@@ -53,8 +53,8 @@ class Projection:
 
     dim: int = 256  # D, the width of the embedding
     hidden: int | None = None  # width of the hidden blocks
-    layers: int = 1  # how many of them
-    batch_norm: bool = True  # in the hidden blocks
+    layers: int = 1  # number of hidden blocks
+    batch_norm: bool = True  # BatchNorm in the hidden blocks
     normalise_input: bool = False  # features are scaled to unit norm first
     output_batch_norm: bool = False  # one more BatchNorm, at the end
 
@@ -71,9 +71,9 @@ class Classifier:
     False
     """
 
-    input: ClassifierInput = "embedding"  # or "features"
-    kind: ClassifierKind = "linear"  # or "cosine"
-    bias: bool = True  # each centre has one
+    input: ClassifierInput = "embedding"  # "embedding" or "features"
+    kind: ClassifierKind = "linear"  # "linear" or "cosine"
+    bias: bool = True  # whether each class has a bias
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +86,13 @@ class ModelSpec:
     """
 
     name: str  # one of `names`
-    num_classes: int  # C
-    stem: str = "imagenet"  # or "cifar", for small images
+    num_classes: int  # the number of classes, C
+    stem: str = "imagenet"  # "imagenet", or "cifar" for small images
     projection: Projection | None = Projection()  # None: the classifier sees pooled features
-    classifier: Classifier = Classifier()  # what the class centres see
+    classifier: Classifier = Classifier()  # kind and input of the classifier
     predictor: Projection | None = None  # a second head, on the embedding
     dtype: str = "float32"  # what the network computes in
-    options: tuple[tuple[str, Any], ...] = ()  # keywords of `create`, by name
+    options: tuple[tuple[str, Any], ...] = ()  # further keywords of `create`
 
     def to_dict(self) -> dict[str, Any]:
         """The specification as JSON can hold it."""

@@ -43,8 +43,8 @@ class Needs:
     (True, False)
     """
 
-    labels: LabelKind = "class"  # or "objects", for a detector
-    views: Views = "any"  # what becomes of a sample's augmented views
+    labels: LabelKind = "class"  # "class", or "objects" for a detector
+    views: Views = "any"  # how a sample's augmented views are used
     key: bool = False  # a forward pass of the momentum network, and its upkeep
     # A memory bank, filled with the keys. Without a momentum network: with the query's own
     # embeddings, of the first views where views are rows.
@@ -53,12 +53,12 @@ class Needs:
     bank_first: bool = False  # the batch enters the bank before the loss sees it, not after
     embedding: bool = False  # embeddings are compared, so a projection head has a purpose
     predictor: bool = False  # a second head after the projection: `query.prediction`
-    classifier: bool = True  # False: the loss trains none, so a linear stage has to follow
+    classifier: bool = True  # False: the loss trains no classifier, and a linear stage follows
     # What recipes give its classifier: `model.classifier_input`, unless they say otherwise.
     classifier_sees: Literal["embedding", "features"] = "embedding"
     class_centres: bool = False  # the classifier's weights, and what they are applied to
-    layers: tuple[Layer, ...] = ()  # activations, and the network from each on
-    class_prior: bool = False  # how frequent each class is in the training set
+    layers: tuple[Layer, ...] = ()  # activations, each with the rest of the network
+    class_prior: bool = False  # the share of each class in the training set
     whole_batch: bool = False  # rows are compared with each other: a batch cannot be taken in parts
     mixed_labels: bool = False  # can learn from MixUp and CutMix; provided when those are on
     frozen: bool = False  # everything but the classifier stays as it is, BatchNorm included
@@ -73,7 +73,7 @@ class MixedLabels(NamedTuple):
     [[0.75, 0.0, 0.25]]
     """
 
-    labels: Int[Array, " B"]  # of the second image
+    labels: Int[Array, " B"]  # classes of the second images
     weight: Float[Array, " B"]  # the share of the *first* label, `StepInputs.labels`
 
 
@@ -85,8 +85,8 @@ class ClassCentres(NamedTuple):
     [[1.0, 1.0]]
     """
 
-    inputs: Float[Array, "B D"]  # what the classifier sees
-    kernel: Float[Array, "D C"]  # a centre per class
+    inputs: Float[Array, "B D"]  # the classifier's input
+    kernel: Float[Array, "D C"]  # one centre per class
 
 
 class Activation(NamedTuple):
@@ -96,8 +96,8 @@ class Activation(NamedTuple):
     Array(3., dtype=float32)
     """
 
-    value: Float[Array, "B ..."]  # what the layer gives
-    classify: Callable[[jax.Array], jax.Array]  # to logits [B, C], in train mode
+    value: Float[Array, "B ..."]  # the layer's output
+    classify: Callable[[jax.Array], jax.Array]  # from it to logits [B, C], in train mode
 
 
 class StepInputs(NamedTuple):
@@ -112,19 +112,19 @@ class StepInputs(NamedTuple):
     0.6931
     """
 
-    query: EncoderOutput  # gradients flow through this alone
+    query: EncoderOutput  # outputs of the trained network; gradients flow through these alone
     labels: Int[Array, " B"]  # classes
     epoch: Int[Array, ""]  # full epochs before this step
     step: Int[Array, ""]  # steps before this one
-    key: EncoderOutput | None = None  # the momentum network's
+    key: EncoderOutput | None = None  # outputs of the momentum network
     bank: MemoryBank | None = None  # as it was before this step, unless `needs.bank_first`
-    # What the key's classifier says today of embeddings [K, D]: probabilities [K, C]. Comes with
+    # The key's current classifier: embeddings [K, D] to probabilities [K, C]. Comes with
     # `needs.bank_probs`, for banks that do not store them.
     classify_key: Callable[[jax.Array], jax.Array] | None = None
     exclude_ids: Int[Array, " B"] | None = None  # records whose bank rows a sample must not see
     mixed: MixedLabels | None = None  # second labels, where images are mixed
     class_centres: ClassCentres | None = None  # the classifier, taken apart
-    layers: Mapping[Layer, Activation] | None = None  # those of `needs.layers`
+    layers: Mapping[Layer, Activation] | None = None  # the activations in `needs.layers`
     class_prior: Float[Array, " C"] | None = None  # share of each class in the training set
 
 
@@ -155,21 +155,7 @@ class Objective(Section, abc.ABC):
     `metrics` declares what it reports besides the loss. What is not declared is a plain number with
     a chart of its own.
 
-    docs/extending.md writes one that can be trained by name.
-
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Hinge(Objective, path="objective.hinge"):
-    ...     @property
-    ...     def needs(self):
-    ...         return Needs()
-    ...
-    ...     def __call__(self, inputs):
-    ...         sign = 2 * jax.nn.one_hot(inputs.labels, inputs.query.logits.shape[1]) - 1
-    ...         return jnp.maximum(0, 1 - sign * inputs.query.logits).mean(), {}
-    >>> out = EncoderOutput(jnp.ones((2, 4)), jnp.ones((2, 4)), jnp.array([[3.0, -1.0]] * 2))
-    >>> inputs = StepInputs(out, jnp.array([0, 1]), epoch=jnp.array(0), step=jnp.array(0))
-    >>> float(Hinge()(inputs)[0])
-    1.5
+    docs/extending.md has an example, which is run by the tests.
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = ()  # with unit, direction and chart

@@ -24,8 +24,8 @@ class FoundObjects(NamedTuple):
     [3]
     """
 
-    path: Path  # the file
-    pixels: np.ndarray | None = None  # uint8, height by width by 3
+    path: Path  # the picture file
+    pixels: np.ndarray | None = None  # the picture, uint8, height by width by 3
     entries: Sequence[dict[str, Any]] = ()  # bbox, category_id, score and segmentation of each
     error: str = ""  # what is wrong with the file
 

@@ -31,9 +31,9 @@ class Prediction(NamedTuple):
     ('owl', 0.9)
     """
 
-    path: Path  # the file
-    classes: tuple[str, ...] = ()  # their names
-    probabilities: tuple[float, ...] = ()  # of each of them
+    path: Path  # the picture file
+    classes: tuple[str, ...] = ()  # names of the most probable classes
+    probabilities: tuple[float, ...] = ()  # their probabilities
     error: str = ""  # what is wrong with the file
 
 

@@ -153,12 +153,12 @@ class TrainState(flax.struct.PyTreeNode):
     """
 
     step: jax.Array  # steps taken so far
-    params: Tree  # of the query network
+    params: Tree  # parameters of the query network
     batch_stats: Tree  # BatchNorm's running statistics
-    opt_state: Tree  # the optimiser's
-    ema_params: Tree | None  # of the momentum network
-    ema_batch_stats: Tree | None  # its own running statistics
-    bank: MemoryBank | None  # the keys seen lately
+    opt_state: Tree  # state of the optimiser
+    ema_params: Tree | None  # parameters of the momentum network
+    ema_batch_stats: Tree | None  # the momentum network's running statistics
+    bank: MemoryBank | None  # recent keys
     averaged: Tree | None  # params and batch_stats of the averaged model
     rng: jax.Array  # key data; step t uses fold_in(rng, t)
     learner: Learner = flax.struct.field(pytree_node=False)  # whose functions it is used with
