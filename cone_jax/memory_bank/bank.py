@@ -49,13 +49,13 @@ class MemoryBank(flax.struct.PyTreeNode):
     capacity: int | None = flax.struct.field(pytree_node=False, default=None)  # K, if padded
     # The devices that queries are split over, by rows; None: they are not.
     mesh: Mesh | None = flax.struct.field(pytree_node=False, default=None)
-    split: bool = flax.struct.field(pytree_node=False, default=False)  # so are the bank's rows
+    split: bool = flax.struct.field(pytree_node=False, default=False)  # whether rows are split, too
     # Below 1, neighbours are chosen approximately, and this share of the true ones is expected.
     recall_target: float = flax.struct.field(pytree_node=False, default=1.0)
 
     @property
     def size(self) -> int:
-        """K, without the padding."""
+        """The number of rows, K, without padding."""
         return self.features.shape[0] if self.capacity is None else self.capacity
 
 

@@ -45,7 +45,7 @@ class Needs:
 
     labels: LabelKind = "class"  # "class", or "objects" for a detector
     views: Views = "any"  # how a sample's augmented views are used
-    key: bool = False  # a forward pass of the momentum network, and its upkeep
+    key: bool = False  # a momentum network, and its outputs for the batch
     # A memory bank, filled with the keys. Without a momentum network: with the query's own
     # embeddings, of the first views where views are rows.
     bank: bool = False
@@ -54,7 +54,7 @@ class Needs:
     embedding: bool = False  # embeddings are compared, so a projection head has a purpose
     predictor: bool = False  # a second head after the projection: `query.prediction`
     classifier: bool = True  # False: the loss trains no classifier, and a linear stage follows
-    # What recipes give its classifier: `model.classifier_input`, unless they say otherwise.
+    # The input of its classifier in recipes, `model.classifier_input`, unless they set another.
     classifier_sees: Literal["embedding", "features"] = "embedding"
     class_centres: bool = False  # the classifier's weights, and what they are applied to
     layers: tuple[Layer, ...] = ()  # activations, each with the rest of the network
