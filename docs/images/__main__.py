@@ -17,10 +17,10 @@ from cone_jax.data.sources.array import open_digits
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
-WIDTH, HEIGHT = 1440, 840  # of the picture
+WIDTH, HEIGHT = 1440, 740  # of the picture
 GAP = 20
 THREE = 5  # the record of a three among the test digits
-SEEN = (600, 720)  # the width in which each part is laid out, left and right
+SEEN = (620, 1000)  # the width in which each part is laid out, left and right
 # What is left out: on the left also how long the run took, which depends on the machine.
 HIDDEN = (
     "nav, section:not(#answers, #results), .tile:nth-child(n + 4)",
