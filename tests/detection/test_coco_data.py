@@ -154,6 +154,16 @@ def test_what_is_malformed_is_refused_in_one_line(content, tmp_path, change, sai
     assert "\n" not in str(caught.value)
 
 
+def test_a_byte_order_mark_is_no_harm(content, tmp_path):
+    """Programs on Windows write one."""
+    path = written(content, tmp_path)
+    expected = coco.read(path, tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    found = coco.read(path, tmp_path)
+    assert found.names == expected.names
+    assert len(found.records) == len(expected.records)
+
+
 def test_files_that_are_not_json_or_not_pictures_are_refused(content, tmp_path):
     with pytest.raises(UserError, match="No such file"):
         coco.read(tmp_path / "none.json", tmp_path)

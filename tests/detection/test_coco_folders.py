@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cone_jax.data import datasets
 from cone_jax.data.sources import create
 from cone_jax.errors import UserError
+from cone_jax.training import loop
 from cone_jax.training.run import Run
 from tests.detection import shapes
 from tests.detection.test_detector_training import tiny
@@ -189,3 +191,41 @@ def test_a_damaged_picture_is_replaced_in_training_and_black_in_a_test(tmp_path)
     assert first["mask"][place], "what is missed on it counts"
     height, width = first["size"][place]
     assert not np.any(first["image"][place, :height, :width])
+
+
+def test_what_was_put_right_in_the_labels_is_said_before_training(written):
+    """And which classes nothing can be learnt of."""
+    content = json.loads((written / "instances.json").read_text())
+    content["categories"].append({"id": 11, "name": "star"})
+    first, second = content["annotations"][:2]
+    first["bbox"][2:], second["bbox"][2] = [500, 500], 0
+    without_objects(content, 5)
+    (written / "train.json").write_text(json.dumps(content))
+    (written / "val.json").write_text(json.dumps(content))
+    said = []
+    config = tiny(written)
+    datasets.check_classes(datasets.open_dataset(config.data), config.data, said.append)
+    assert said == [
+        f"data.path ({written}): boxes clipped to their picture: 1, boxes without area dropped: 1, "
+        "pictures without an object dropped: 1",
+        f"data.path ({written}): warning: 1 of 3 classes have no object to train on, such as "
+        "'star'",
+    ]
+
+
+def test_pictures_that_cannot_be_used_are_found_before_training(tmp_path):
+    """As those of a classifier are; another size would come out in the middle of the training."""
+    root = shapes.write(tmp_path / "shapes", 24)
+    run, said = Run.open(tiny(root)), []
+    path = run.dataset.train.objects(5).path
+    path.write_bytes(path.read_bytes()[:60])
+    loop._look_before_training(run, said.append)
+    assert any(line.startswith(f"unreadable: {path}: ") for line in said)
+    assert "1 of 18 pictures cannot be read" in said
+    Image.new("RGB", (5, 7)).save(path)
+    with pytest.raises(UserError, match=r"5 x 7 pixels, but the JSON's width and height are"):
+        loop._look_before_training(run, said.append)
+    for index in range(len(run.dataset.train)):
+        run.dataset.train.objects(index).path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"18 of 18 images .*; mend the files or raise the limit"):
+        loop._look_before_training(run, said.append)

@@ -125,17 +125,23 @@ def example(record: Record, image: bytes | np.ndarray, mask_side: int) -> object
 
 
 def pixels_of(record: Record, image: bytes | np.ndarray) -> np.ndarray:
-    """The picture, uint8 [H, W, 3], the way up that its objects were labelled.
+    """The picture, uint8 [H, W, 3], the way up that its objects were labelled."""
+    return decode.as_array(picture_of(record, image))
+
+
+def picture_of(record: Record, image: bytes | np.ndarray) -> decode.Raster:
+    """The picture that the objects were labelled on, of which the header has been read.
 
     Some labelling programs turn a photograph as its EXIF orientation says, others do not.
     """
     for upright in (True, False):
-        pixels = decode.as_array(decode.open_image(image, upright=upright))
-        if pixels.shape[:2] == record.size:
-            return pixels
+        picture = decode.open_image(image, upright=upright)
+        width, height = decode.size_of(picture)
+        if (height, width) == record.size:
+            return picture
     raise UserError(
-        f"{record.path}: {pixels.shape[1]} x {pixels.shape[0]} pixels, but the JSON's width "
-        f"and height are {record.size[1]} x {record.size[0]}; correct the JSON"
+        f"{record.path}: {width} x {height} pixels, but the JSON's width and height are "
+        f"{record.size[1]} x {record.size[0]}; correct the JSON"
     )
 
 
@@ -187,7 +193,8 @@ class _Entry:
 
 def _load_json(path: Path) -> dict[str, list[Any]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        # Programs on Windows begin a file with a byte order mark.
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; give COCO's JSON file") from error
     except (ValueError, RecursionError) as error:
