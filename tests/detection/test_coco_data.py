@@ -141,6 +141,11 @@ BAD = [
     (set_field("images", 0, "file_name", "a" * 5000), r"images\[0\].file_name .* a file in"),
     (lambda content: content.pop("categories"), r"categories must be a list"),
     (lambda content: content["categories"].clear(), r"categories is empty"),
+    (lambda content: content["images"].clear(), r"images is empty; list"),
+    (
+        lambda content: content["annotations"].clear(),
+        r"no image to train on has an object; label some, or set data.empty_images to 'keep'",
+    ),
 ]
 
 

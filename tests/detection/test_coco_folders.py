@@ -90,6 +90,25 @@ def test_of_one_file_a_part_is_held_out(written):
     assert sorted(ids(whole) + ids(test)) == list(range(6))
 
 
+def test_a_part_without_anything_is_refused(written):
+    """A held-out part takes pictures from the one to train on, not their labels."""
+    file = written / "instances.json"
+    content = json.loads(file.read_text())
+    options = {"path": str(written), "holdout": 0.5}
+    tested = ids(create("coco", "test", **options))
+    for image in set(range(6)) - set(tested):
+        without_objects(content, image)
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="no image to train on has an object; label some, or set"):
+        create("coco", "train", **options)
+    assert len(create("coco", "train", **options, empty_images="keep")) == 3
+    content["images"], kept = content["images"][:1], content["images"][0]["id"]
+    content["annotations"] = [x for x in content["annotations"] if x["image_id"] == kept]
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="of a single image none is left to test on; add images"):
+        create("coco", "test", **options)
+
+
 # Of a set in one part: the JSON file, the folder of its pictures, what file names begin with.
 WHOLE = {
     "CVAT's": ("annotations/instances_default.json", "images/default", ""),

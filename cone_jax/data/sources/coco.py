@@ -8,7 +8,7 @@ boxes without area are dropped. Categories become labels 1, 2, ... in the order 
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,17 @@ def read(
             found[entry["image_id"]].append(parsed)
     records = [_record(pictures[image_id], found[image_id]) for image_id in sorted(pictures)]
     kept = tuple(each for each in records if keep_empty or not np.all(each.crowd))
-    if not kept:
-        raise UserError(
-            f"{annotations}: no image has an object; set keep_empty to use it all the same"
-        )
+    refuse_nothing(kept, annotations)
     return CocoData(kept, tuple(labels), tuple(names), len(records) - len(kept), dropped, clipped)
+
+
+def refuse_nothing(records: Sequence[Record], annotations: Path) -> None:
+    """Raises `UserError` where no record is left to train on."""
+    if not records:
+        raise UserError(
+            f"{annotations}: no image to train on has an object; label some, or set "
+            "data.empty_images to 'keep'"
+        )
 
 
 def load(
@@ -225,6 +231,8 @@ def _images(
     content: dict[str, list[Any]], path: Path, folder: Path
 ) -> dict[int, tuple[int, Path, tuple[int, int]]]:
     found: dict[int, tuple[int, Path, tuple[int, int]]] = {}
+    if not content["images"]:
+        raise UserError(f"{path}: images is empty; list the pictures with id and file_name")
     for index, each in enumerate(content["images"]):
         entry = _Entry(path, f"images[{index}]", each)
         image_id = entry.integer("id")

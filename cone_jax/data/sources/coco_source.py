@@ -99,7 +99,10 @@ def open_coco(
         for index, record in enumerate(data.records)
         if (index in out) == (part == "held-out")
     ]
+    if not mine:
+        raise UserError(f"{whole[0]}: of a single image none is left to test on; add images")
     kept = [record for record in mine if keep_empty or not np.all(record.crowd)]
+    coco.refuse_nothing(kept, whole[0])
     return CocoSource(dataclasses.replace(data, dropped_images=len(mine) - len(kept)), kept)
 
 
