@@ -92,7 +92,7 @@ def check_classes(dataset: Dataset, data: ConfigDict, report: Report) -> None:
     """
     where = f"data.path ({data.path})" if data.path else f"data.source ({data.source})"
     if sources.has_objects(dataset.train):
-        for remark in coco_source.remarks(dataset.train):
+        for remark in coco_source.remarks(dataset.train, dataset.test):
             report(f"{where}: {remark}")
         return
     names = dataset.class_names

@@ -230,6 +230,10 @@ def test_what_was_put_right_in_the_labels_is_said_before_training(written):
         f"data.path ({written}): warning: 1 of 3 classes have no object to train on, such as "
         "'star'",
     ]
+    (written / "val.json").write_text(json.dumps({**content, "annotations": []}))
+    datasets.check_classes(datasets.open_dataset(config.data), config.data, said.append)
+    assert said[-1].endswith("no picture to test on has an object, so that there will be no AP")
+    assert len(said) == 5
 
 
 def test_pictures_that_cannot_be_used_are_found_before_training(tmp_path):

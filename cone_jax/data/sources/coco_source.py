@@ -199,23 +199,29 @@ def _parts(root: str) -> dict[str, tuple[Path, Path]]:
     return found
 
 
-def remarks(source: Source) -> Iterator[str]:
-    """What was put right in labels to train on, and classes that cannot be learnt from them."""
-    changed = getattr(source, "put_right", {})
+def remarks(train: Source, test: Source) -> Iterator[str]:
+    """What was put right in labels to train on, and what cannot be learnt or tested with them."""
+    changed = getattr(train, "put_right", {})
     if any(changed.values()):
         yield ", ".join(f"{what}: {count:,}" for what, count in changed.items() if count)
-    objects = np.zeros(len(source.class_names) + 1, int)
-    for index in range(len(source)):
-        record = objects_of(source, index)
-        objects += np.bincount(record.classes[~record.crowd], minlength=len(objects))
-    missing = [
-        name for name, count in zip(source.class_names, objects[1:], strict=True) if not count
-    ]
+    counted = zip(train.class_names, object_counts(train), strict=True)
+    missing = [name for name, count in counted if not count]
     if missing:
         yield (
-            f"warning: {len(missing)} of {len(source.class_names)} classes have no object to train "
+            f"warning: {len(missing)} of {len(train.class_names)} classes have no object to train "
             f"on, such as {missing[0]!r}"
         )
+    if not np.any(object_counts(test)):
+        yield "warning: no picture to test on has an object, so that there will be no AP"
+
+
+def object_counts(source: Source) -> np.ndarray:
+    """How many objects of each class there are, crowds apart."""
+    counts = np.zeros(len(source.class_names) + 1, int)
+    for index in range(len(source)):
+        record = objects_of(source, index)
+        counts += np.bincount(record.classes[~record.crowd], minlength=len(counts))
+    return counts[1:]
 
 
 def truth(source: Source) -> dict[str, Any]:
