@@ -250,5 +250,5 @@ def test_pictures_that_cannot_be_used_are_found_before_training(tmp_path):
         loop._look_before_training(run, said.append)
     for index in range(len(run.dataset.train)):
         run.dataset.train.objects(index).path.write_bytes(b"nothing")
-    with pytest.raises(UserError, match=r"18 of 18 images .*; mend the files or raise the limit"):
+    with pytest.raises(UserError, match=r"18 of 18 images .*; repair the files or raise the limit"):
         loop._look_before_training(run, said.append)
