@@ -331,8 +331,8 @@ def test_a_network_that_timm_has_not_is_pushed_and_used_by_its_name(
     )
     assert [code for _, code in (unlicensed, before, licensed, after)] == [0] * 4
     assert "licence unknown" in unlicensed[0]
-    assert "name a licence: --license=apache-2.0" in unlicensed[0]
-    assert "name a licence" not in licensed[0]
+    assert "choose a licence: --license=apache-2.0" in unlicensed[0]
+    assert "choose a licence" not in licensed[0]
     found = [re.search(r"picture.png: ?(.+%)", text)[1] for text in (before[0], after[0])]
     assert found[0] == found[1]
     files = server.repositories["me/cone"]
