@@ -90,11 +90,13 @@ def check_classes(dataset: Dataset, data: ConfigDict, report: Report) -> None:
 
     A class that is held out by `data.holdout` may have a single test image, with a warning.
     """
+    where = f"data.path ({data.path})" if data.path else f"data.source ({data.source})"
     if sources.has_objects(dataset.train):
+        for remark in coco_source.remarks(dataset.train, dataset.test):
+            report(f"{where}: {remark}")
         return
     names = dataset.class_names
     train = _known_counts(dataset.train, len(names))
-    where = f"data.path ({data.path})" if data.path else f"data.source ({data.source})"
     if len(names) < 2:
         inside = _folders_inside(data, names)
         cure = (

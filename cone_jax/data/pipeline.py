@@ -23,7 +23,7 @@ import numpy as np
 from absl import flags
 
 from cone_jax.data import decode
-from cone_jax.data.sources import Source
+from cone_jax.data.sources import Source, has_objects
 from cone_jax.data.transforms import Pipeline
 from cone_jax.errors import UserError
 
@@ -237,7 +237,7 @@ def _stack(images: Sequence[np.ndarray], field: str) -> np.ndarray:
     return np.stack(images)
 
 
-def check_damaged(damaged: int, among: int, limit: float, last: str) -> None:
+def check_damaged(source: Source, damaged: int, among: int, limit: float, last: str) -> None:
     """`UserError` where too many of `among` pictures cannot be read; `last` is one of them.
 
     A handful is never too many, unless the limit is 0: of a few hundred pictures a fraction is
@@ -245,10 +245,10 @@ def check_damaged(damaged: int, among: int, limit: float, last: str) -> None:
     """
     handful = min(HANDFUL, max(among // 10, 1), among - 1) if limit > 0 else 0
     if damaged > max(limit * among, handful):
+        listed = "" if has_objects(source) else " (--mode=check lists all)"
         raise UserError(
             f"data: {damaged} of {among} images cannot be read, more than data.damaged_limit "
-            f"({limit:.1%}); the last was {last}; repair the files (--mode=check lists all) or "
-            "raise the limit"
+            f"({limit:.1%}); the last was {last}; repair the files{listed} or raise the limit"
         )
 
 
@@ -279,9 +279,8 @@ class DamageTally:
             reason = decode.reason_unreadable(self._source, record)
             if len(self._seen) <= 5:
                 self._report(f"cannot read {self._source.describe(record)}; replaced ({reason})")
-            check_damaged(
-                len(self._seen), among, self._limit, f"{self._source.describe(record)} ({reason})"
-            )
+            last = f"{self._source.describe(record)} ({reason})"
+            check_damaged(self._source, len(self._seen), among, self._limit, last)
 
 
 def read_ahead(

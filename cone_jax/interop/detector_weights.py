@@ -32,7 +32,7 @@ def from_tensors(
 
     The account has the fields of `importing.ImportReport`.
     """
-    tensors = weights.tensors
+    tensors = torchvision_detector.current_names(weights.tensors)
     _refuse_first_resnets(tensors, source)
     values = traverse_util.flatten_dict(dict(variables))
     names, layout = _recognise(tensors, detector.settings, values, source)

@@ -21,7 +21,9 @@ class Detector(Section, path="objective.detection"):
     )
     head_norm: Literal["none", "batch"] = field("none", "norm in pyramid, box head and mask head")
     res5_norm: bool = field(False, "one more BatchNorm after res5 (MoCo's C4)")
-    norm_epsilon: float = field(1e-5, "epsilon of frozen BatchNorm", above=0)
+    norm_epsilon: float = field(
+        1e-5, "epsilon of frozen BatchNorm; 0 for torchvision's released detectors", low=0
+    )
     freeze_at: int = field(
         2, "number of first stages that are not trained; the stem counts as one", low=0, high=5
     )

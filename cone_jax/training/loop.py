@@ -13,7 +13,7 @@ from rich.console import Console
 
 from cone_jax import distributed, storage, workdir
 from cone_jax.console import Report, plain_lines
-from cone_jax.data import datasets
+from cone_jax.data import datasets, sources
 from cone_jax.errors import Interrupted, UserError
 from cone_jax.evaluation import registry
 from cone_jax.evaluation.accuracy import interval_text
@@ -37,7 +37,7 @@ from cone_jax.workdir.metrics import (
 
 _SHOWN_FILES = 20  # unreadable ones
 # Sources whose pictures are somebody's own files; others were written by a program that read them.
-_OF_PICTURES = ("image_folder", "table", "webdataset", "hf_datasets")
+_OF_PICTURES = ("image_folder", "table", "webdataset", "hf_datasets", "coco")
 # Learning rates that no trained network should start with.
 _FROM_SCRATCH = {"sgd": 0.05, "adamw": 1e-3}
 _SMALL_TEST_SET = 2000  # an accuracy on fewer pictures is shown with its interval
@@ -166,7 +166,7 @@ def _look_before_training(run: Run, say: Report) -> None:
 
 
 def _look_at_pictures(run: Run, say: Report) -> None:
-    """Looks for folders that may not be classes and unreadable files, in a few seconds."""
+    """Looks for folders that may not be classes and unusable files, in a few seconds."""
     from cone_jax.data import inspection, pipeline  # a run on arrays has no files to look at
 
     data = run.config.data
@@ -178,11 +178,11 @@ def _look_at_pictures(run: Run, say: Report) -> None:
         for path, reason in bad[:_SHOWN_FILES]:
             say(f"unreadable: {path}: {reason}")
         if bad:
-            say(f"{len(bad)} of {looked:,} pictures cannot be read; --mode=check tells more")
+            more = "" if sources.has_objects(split) else "; --mode=check tells more"
+            say(f"{len(bad)} of {looked:,} pictures cannot be read{more}")
         if bad and run.share.count == 1:  # another process would wait for this one
-            pipeline.check_damaged(
-                len(bad), len(split), data.damaged_limit, f"{bad[-1][0]} ({bad[-1][1]})"
-            )
+            last = f"{bad[-1][0]} ({bad[-1][1]})"
+            pipeline.check_damaged(split, len(bad), len(split), data.damaged_limit, last)
 
 
 def _length_field(config: ConfigDict) -> str:
