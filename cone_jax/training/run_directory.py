@@ -178,7 +178,7 @@ class RunDirectory:
         return Run.open(self.config)
 
     def variables(self, stage: Run, step: int, network: str = "evaluated") -> Variables:
-        """Any network in `evaluator.NETWORKS` of the checkpoint at `step`, which is of `stage`.
+        """Any network in `registry.NETWORKS` of the checkpoint at `step`, which is of `stage`.
 
         Of several processes one suffices: nothing here waits for another.
         """

@@ -161,7 +161,7 @@ class TrainState(flax.struct.PyTreeNode):
     bank: MemoryBank | None  # recent keys
     averaged: Tree | None  # params and batch_stats of the averaged model
     rng: jax.Array  # key data; step t uses fold_in(rng, t)
-    learner: Learner = flax.struct.field(pytree_node=False)  # whose functions it is used with
+    learner: Learner = flax.struct.field(pytree_node=False)  # the fixed parts of training
 
     @property
     def variables(self) -> dict[str, Tree]:
@@ -179,7 +179,7 @@ class TrainState(flax.struct.PyTreeNode):
         return self.variables if self.averaged is None else self.averaged
 
     def network(self, name: str) -> dict[str, Tree]:
-        """The network of that name in `evaluator.NETWORKS`."""
+        """The network called ``query``, ``key``, ``averaged`` or ``evaluated``."""
         if name == "averaged":
             assert self.averaged is not None
             return self.averaged
