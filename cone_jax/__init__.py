@@ -6,8 +6,8 @@
     cone_jax.train(config, "runs/digits")
     model = cone_jax.open_model("runs/digits")
 
-Public names are imported when they are first used: importing the package reads no other file and
-leaves JAX alone, so that `runtime.set_up` can still speak to it.
+Public names are imported when they are first used: importing the package loads nothing else, and
+in particular not JAX, so `runtime.set_up` can still configure it.
 """
 
 import importlib

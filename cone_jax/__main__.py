@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _help(name: str | None, lines: Mapping[str, str]) -> str:
-    """That of one mode where `name` is one, otherwise that of all."""
+    """The help of the mode `name`, or the general help if there is no such mode."""
     mode = MODES.get(name or "")
     if mode is None or name is None:
         return command_line.help_text(lines)

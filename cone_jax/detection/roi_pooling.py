@@ -82,9 +82,11 @@ def multilevel_roi_align(
     sampling_ratio: int = 0,
     aligned: bool = True,
 ) -> Float[Array, "N output_size output_size C"]:
-    """RoIAlign from the level of a feature pyramid that suits the size of each box.
+    r"""RoIAlign from the level of a feature pyramid that suits the size of each box.
 
-    Every level contributes a product in which the weights of other levels' boxes are 0.
+    A box of sides w and h is read from level $\lfloor 4 + \log_2(\sqrt{wh} / 224) \rfloor$, where
+    the map of level $l$ has the stride $2^l$. Every level contributes a product in which the
+    weights of other levels' boxes are 0.
 
     Reference: Lin et al., "Feature Pyramid Networks for Object Detection", arXiv 1612.03144.
 

@@ -4,9 +4,8 @@
     timm:NAME, torchvision:NAME     a row of the table (`cone_jax.interop.published`)
     https://HOST/FILE#sha256=HEX    a file and its hash
 
-The hub is asked through `huggingface_hub`: its cache, tokens and offline mode are those of its
-documentation. Other files are kept in the user's cache directory, and appear there only once
-their hash is right.
+The hub is reached through `huggingface_hub`, whose cache, tokens and offline mode apply. Other
+files are kept in the user's cache directory, and appear there only once their hash is right.
 """
 
 import hashlib
@@ -38,15 +37,15 @@ _TIMEOUT = 60  # seconds without an answer
 
 
 class DownloadFailed(Failure):
-    """The network, or who is at its other end."""
+    """The network or the server failed."""
 
 
 class _NoSuchFile(UserError):  # noqa: N818 - as its base, it names the user's situation
-    """A repository that is there, without this file in it."""
+    """The repository exists, but has no such file."""
 
 
 class Fetched(NamedTuple):
-    """Weights on this disk, and what is known of them beside their tensors."""
+    """Weights on this disk, and what is known about them besides their tensors."""
 
     path: Path
     metadata: ExportMetadata | None = None
@@ -98,7 +97,7 @@ def parse(reference: str) -> tuple[str, str | None]:
 
 
 def _from_hub(reference: str, file: str = WEIGHTS_FILE) -> Path:
-    """One file of a repository; what goes wrong in one line."""
+    """Downloads one file of a repository; an error is one line."""
     hub = optional_module("huggingface_hub", "hub")
     errors = optional_module("huggingface_hub.errors", "hub")
     repo, revision = parse(reference)
@@ -149,7 +148,7 @@ def transport_errors() -> tuple[type[Exception], ...]:
 
 
 def cause(error: BaseException) -> str:
-    """The first line of what went wrong at the bottom of it."""
+    """The first line of the root cause of an error."""
     inner = error.__cause__ or error
     code = getattr(getattr(inner, "response", None), "status_code", None)
     if code == 429:
@@ -158,7 +157,7 @@ def cause(error: BaseException) -> str:
 
 
 def _described(reference: str) -> Fetched:
-    """Weights of a repository with what its config files say, timm's or transformers'."""
+    """Weights of a repository, as its config files (timm's or transformers') describe them."""
     path = _from_hub(reference)
     config = _json(reference, "config.json")
     try:
@@ -238,7 +237,7 @@ def _of_timm(reference: str, config: Mapping[str, Any]) -> ExportMetadata:
 
 
 def _digest(url: str) -> tuple[str, str]:
-    """The address, and the digits of its SHA-256 that it says, the way PyTorch's files do."""
+    """The address, and the digits of the SHA-256 that it contains, as in PyTorch's file names."""
     address, _, given = url.partition("#")
     if given:
         match = re.fullmatch(r"sha256=([0-9a-fA-F]{8,64})", given)

@@ -54,7 +54,7 @@ class PublishedWeights(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What people call it: our name, its publisher's, and that with the training's."""
+        """Its usual names: ours, its publisher's, and the publisher's with the training's name."""
         name = self.id.partition(":")[2].lower()
         return self.network, name.partition(".")[0], name
 
@@ -67,7 +67,7 @@ class PublishedWeights(NamedTuple):
 
     @property
     def metadata(self) -> ExportMetadata:
-        """What the weights need at the input, and what they say."""
+        """The input that the weights need, and their classes."""
         return ExportMetadata(
             class_names=class_names() if self.classes == IMAGENET else (),
             image_size=self.size,
@@ -116,7 +116,7 @@ def find(reference: str) -> PublishedWeights:
 
 
 def named_like(text: str) -> str:
-    """What to add where `text` is not a file but may be meant as a name; "" where nothing fits.
+    """A hint if `text` is not a file but may be meant as a name; "" if no name is close.
 
     >>> named_like("resnet34")
     ', or weights by name such as timm:resnet34.a1_in1k or torchvision:resnet34.IMAGENET1K_V1 \
@@ -142,15 +142,15 @@ def _letters(name: str) -> str:
 def refuse_lookalike(
     name: str, reference: str, arguments: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """`UserError` for a network of timm's that would load without a word and be another one.
+    """`UserError` for a network of timm's that would load silently but is a different one.
 
     `name` is its architecture or file, `arguments` what its repository calls it with.
     """
     for pattern, reason in _LOOKALIKES.items():
         if re.fullmatch(pattern, name):
             raise UserError(
-                f"{reference} is {name}, which has the names and shapes of a network here and is "
-                f"another one: {reason}; choose weights without that"
+                f"{reference} is {name}, which has the names and shapes of a network here but is "
+                f"a different one: {reason}; choose other weights"
             )
     strange = [
         key
@@ -167,7 +167,7 @@ def refuse_lookalike(
 
 @functools.cache
 def wordnet_ids() -> tuple[str, ...]:
-    """Those of ImageNet's classes, by label."""
+    """The WordNet ids of ImageNet's classes, by label."""
     return tuple(row["wordnet_id"] for row in _read("imagenet_classes.csv"))
 
 
@@ -200,7 +200,7 @@ def is_imagenet(names: Sequence[str]) -> bool:
 
 
 def _first(name: str) -> str:
-    """The first of several names of a class, without what tells it from another's."""
+    """The first of several names of a class, without an addition in brackets."""
     return re.split(r", | \(", name.replace("_", " ").lower())[0]
 
 

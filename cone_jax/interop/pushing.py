@@ -67,7 +67,7 @@ UNKNOWN_LICENCE = "unknown"
 
 
 class Story(NamedTuple):
-    """What a model card tells of a network beside what its description says."""
+    """What a model card says about a network, besides its description."""
 
     results: Mapping[str, float] = {}
     data: str = ""
@@ -159,7 +159,7 @@ def _sized(
 
 
 def _layout(encoder: Encoder, architecture: str) -> str:
-    """Of the names of tensors: timm's where it has the network, otherwise those of exports."""
+    """The layout of the tensors: timm's if timm has the network, otherwise that of exports."""
     known = layouts.available(encoder)
     return "timm" if architecture and "timm" in known else known[0]
 
@@ -251,7 +251,7 @@ def card(
 
 
 def push(folder: Path, reference: str) -> str:
-    """Uploads a folder to ``hf://OWNER/NAME``, which is made if need be; its address."""
+    """Uploads a folder to ``hf://OWNER/NAME``, created if necessary; returns its address."""
     repository = repository_of(reference)
     library = optional_module("huggingface_hub", "hub")
     errors = optional_module("huggingface_hub.errors", "hub")

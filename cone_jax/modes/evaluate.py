@@ -1,4 +1,4 @@
-"""``--mode=evaluate``: what evaluators find about a checkpoint of a run."""
+"""``--mode=evaluate``: measures a checkpoint of a run with evaluators."""
 
 import json
 import math
@@ -95,7 +95,7 @@ def evaluate_checkpoint(
 
 
 def _epoch_text(directory: Evaluated, step: int) -> str:
-    """In brackets, of its stage; nothing of a network that no run of ours has trained."""
+    """The epoch in its stage, in brackets; empty for a network that was not trained by a run."""
     if not isinstance(directory, RunDirectory):
         return ""
     stage = directory.run.stage_at(step)
@@ -114,8 +114,8 @@ def _outcomes(
         left_out = next(item for item in evaluators if item not in served)
         if left_out.labels != stage.learner.objective.needs.labels:
             raise UserError(
-                f"--evaluators ({left_out.prefix}) does not judge {stage.config.objective.name}; "
-                "leave the flag out for those that do"
+                f"--evaluators ({left_out.prefix}) cannot evaluate {stage.config.objective.name}; "
+                "leave the flag out for those that can"
             )
         if left_out.needs_classifier:
             stage.require_classifier(step)
@@ -159,9 +159,9 @@ def _write(
 
 
 def kept_scores(directory: Path, step: int, weights: str | None = None) -> dict[str, float | None]:
-    """What evaluations so far found about the checkpoint `step`; None: not a number.
+    """The scores of checkpoint `step` from earlier evaluations; None stands for NaN.
 
-    Without a run it is the name of the `weights` that tells whose they are.
+    Without a run, the name of the `weights` says which network they belong to.
     """
     try:
         earlier = json.loads((directory / SCORES_FILE).read_text())

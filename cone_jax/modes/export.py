@@ -60,7 +60,7 @@ def export(arguments: Arguments, console: Console) -> None:
 
 
 def _story(run: RunDirectory, network: DeployedNetwork) -> Story:
-    """What the records and the config of a run say about it."""
+    """The history of a run, from its records and its config."""
     config, data = run.config, run.config.data
     parts = f"{data.source} {data.name or Path(data.path).name}, {data.train_split}"
     recipe = f"{config.objective.name}, {config.model.name}, batch {config.batch_size}"
@@ -75,7 +75,7 @@ def _story(run: RunDirectory, network: DeployedNetwork) -> Story:
 
 
 def _results(run: RunDirectory, step: int) -> dict[str, float]:
-    """What training and later evaluations found about this checkpoint, of no other."""
+    """The scores of this very checkpoint, from training and later evaluations."""
     found: dict[str, float | None] = {}
     for record in run.records:
         if record["step"] == step:
@@ -85,12 +85,12 @@ def _results(run: RunDirectory, step: int) -> dict[str, float]:
 
 
 def _public(place: str) -> str:
-    """A name that means something to others; of a path its last part."""
+    """A name that means something elsewhere: of a path only the last part."""
     return place if hub.is_reference(place) else Path(place).name
 
 
 def _command(run: RunDirectory) -> str:
-    """One that trains the same, whatever the recipe was; paths of this machine stay here."""
+    """A command that trains the same, whatever the recipe; without paths of this machine."""
     stated = workdir.flatten(load_recipe(DEFAULT_CONFIG))
     changed = [
         f"--config.{field}={_public(value) if field in _PATHS else value}"

@@ -1,11 +1,11 @@
-"""Published weights as a network to use, without a run of ours: predict, evaluate, export.
+"""Published weights as a network to predict with, evaluate and export, without a run.
 
     network = named_network.open_network("timm:mobilenetv2_100.ra_in1k", print)
 
-The architecture is recognised by the tensors. What the weights need at the input comes with them;
-where nothing says it, ImageNet's classes and statistics at 224 pixels are assumed, and that is
-said. A folder is evaluated in the classes of the network: its class folders are matched by
-name or, of ImageNet, by WordNet id.
+The architecture is recognised by the tensors. The input that the weights need comes with them; if
+it does not, ImageNet's classes and statistics at 224 pixels are assumed, with a message. A folder
+is evaluated in the classes of the network: its class folders are matched by name or, for ImageNet,
+by WordNet id.
 """
 
 import dataclasses
@@ -111,7 +111,7 @@ def open_network(
 
 
 def options_of(config: ConfigDict) -> dict[str, Any]:
-    """What a user says of the architecture, as `open_network` takes it."""
+    """The architecture's options that the user has set, as `open_network` takes them."""
     given = config.model.options
     return {name: given[name] for name in pretrained.WEIGHT_OPTIONS if given[name] is not None}
 
@@ -177,7 +177,7 @@ def _assumed(
 
 @dataclasses.dataclass(frozen=True)
 class NamedRun:
-    """What evaluation asks of the directory of a run, for a network that none of ours trained."""
+    """What evaluation needs from a run's directory, for a network that has no run."""
 
     path: Path  # where results go
     config: ConfigDict
@@ -193,7 +193,7 @@ class NamedRun:
         return cls(path, _fitted(config, network), network)
 
     def title(self, step: int) -> str:
-        """How results call the network."""
+        """The network's name in results."""
         return str(self.network.metadata.origin["weights"])
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""What a recipe leaves open, chosen for the number of images and the time there is.
+"""Chooses what a recipe leaves open, for the number of images and the time available.
 
 A recipe names such fields with `config.leave_open`; one that somebody sets is theirs. `resolve`
 fills in the others, says what it chose and why, and hands over a complete config. `config.json`
@@ -65,14 +65,14 @@ NETWORKS = (
 
 
 class Speed(NamedTuple):
-    """What a few steps took."""
+    """The time that a few steps took."""
 
     step_seconds: float
     compile_seconds: float
 
 
 class Situation(NamedTuple):
-    """What the choices depend on."""
+    """The facts that the choices depend on."""
 
     images: int
     tested: int
@@ -115,7 +115,7 @@ def _choices(
     images, is_open = situation.images, set(config_lib.open_fields(config))
     if "batch_size" in is_open:
         size = _batch_size(situation)
-        yield "batch_size", size, f"16 steps or more per epoch of {images:,} images, at most 64"
+        yield "batch_size", size, f"a sixteenth of {images:,} images or less, but 8 to 64"
         config = _with(config, {"batch_size": size})
     batch, per_epoch = config.batch_size, _steps_per_epoch(config, images)
     bank = max(min(2048, images // batch * batch), batch)
@@ -155,7 +155,7 @@ def _schedule(config: ConfigDict, epochs: float, per_epoch: int) -> Iterator[tup
         f"forgets within a tenth of {steps:,} steps",
     )
     every = float(max(round(length / EVALUATIONS), 1))
-    yield "evaluation.every_epochs", every, f"about {EVALUATIONS} times"
+    yield "evaluation.every_epochs", every, f"so {max(round(length / every), 1)} times in all"
     yield "checkpoint.every_epochs", every, ""
     yield "log_every", min(20, per_epoch), ""
 

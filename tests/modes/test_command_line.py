@@ -128,6 +128,15 @@ def test_every_flag_belongs_to_a_mode():
         assert read <= set(mode.flags), name
 
 
+def test_help_says_what_a_flag_means_in_this_mode(main, capsys):
+    for mode, flag, meaning in (
+        ("weights", "--model", "any part of a name"),
+        ("predict", "--model", "weights instead of a run"),
+    ):
+        assert main([mode, "--help"]) == 0
+        assert re.search(rf"{flag} +{meaning}", capsys.readouterr().out), mode
+
+
 def test_help_may_be_cut_short():
     """As by ``| head``: no traceback where nobody reads on."""
     command = [sys.executable, "main.py", "--help"]

@@ -224,7 +224,7 @@ def test_export_and_predict_need_no_run(weights, folder, tmp_path):
 
 
 def test_classes_that_are_none_of_the_networks_are_named():
-    with pytest.raises(UserError, match=r"class 'unicorn' \(1 such\) is none of the 1000"):
+    with pytest.raises(UserError, match=r"class 'unicorn' \(1 in all\) is not one of the 1000"):
         label_maps.match_classes(["goldfish", "unicorn"], published.class_names())
     assert label_maps.match_classes(["b", "a"], ("a", "b")) == (1, 0)
 
