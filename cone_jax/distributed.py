@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import jax
@@ -29,10 +29,10 @@ DATA_AXIS = "data"
 def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh of all devices, or of those given. Axes are Auto: the compiler partitions."""
     devices = jax.devices() if devices is None else devices
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
-    if slices > 1:  # of TPUs, which JAX's function does not take
+    count = _slices(devices)
+    if count > 1:  # which JAX's function does not take
         each = mesh_utils.create_hybrid_device_mesh(
-            (len(devices) // slices,), (slices,), list(devices)
+            (len(devices) // count,), (count,), list(devices)
         )
         return Mesh(each, (DATA_AXIS,), axis_types=(AxisType.Auto,))
     return jax.make_mesh(
@@ -43,6 +43,15 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
 def platform(mesh: Mesh) -> str:
     """What programs for this mesh are compiled for: ``cpu``, ``gpu`` or ``tpu``."""
     return str(mesh.devices.flat[0].platform)
+
+
+def slices(mesh: Mesh) -> int:
+    """How many TPU slices it spans. What goes from one to another, the hosts carry."""
+    return _slices(mesh.devices.flat)
+
+
+def _slices(devices: Iterable[jax.Device]) -> int:
+    return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

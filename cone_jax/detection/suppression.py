@@ -67,9 +67,8 @@ def nms(
         these = lax.dynamic_slice_in_dim(sorted_boxes, start, tile)
         group = lax.dynamic_slice_in_dim(sorted_groups, start, tile)
         alive = lax.dynamic_slice_in_dim(exists, start, tile)
-        filled = jnp.arange(max_outputs) < kept.found
         hit = _overlaps(these, group, kept.boxes, kept.groups, iou_threshold)
-        alive &= ~jnp.any(hit & filled[None, :], axis=1)
+        alive &= ~jnp.any(hit & (jnp.arange(max_outputs) < kept.found), axis=1)
         alive = _greedy(alive, _overlaps(these, group, these, group, iou_threshold))
         # What goes beyond the buffers is dropped. Types are named for jax_enable_x64.
         count = jnp.cumsum(alive, dtype=jnp.int32)

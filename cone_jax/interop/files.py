@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def read_weights(path: Path) -> Weights:
         name = path.stem if path.suffix in (".safetensors", *TORCH_SUFFIXES) else path.name
         raise UserError(
             f"{path}, where weights should be, does not exist; give a file that does"
-            f"{published.named_like(name)}"
+            f"{published.named_like(name) or _as_repository(path)}"
         )
     _refuse_pretenders(path)
     if path.suffix == ".safetensors":
@@ -75,6 +76,14 @@ def read_weights(path: Path) -> Weights:
         f"{path} holds no weights that can be read: it must be a .safetensors or .pth file, the "
         "directory of a run or an export"
     )
+
+
+def _as_repository(path: Path) -> str:
+    """What to add where OWNER/NAME of the hub may be meant."""
+    match = re.fullmatch(r"(?:hf:/?)?([\w.-]+/[\w.-]+)", str(path))
+    if match is None or path.parent.exists():
+        return ""
+    return f", or a repository of the hub as hf://{match[1]}"
 
 
 def pretender(start: bytes) -> str:

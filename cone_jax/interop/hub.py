@@ -9,6 +9,7 @@ files are kept in the user's cache directory, and appear there only once their h
 """
 
 import hashlib
+import http.client
 import json
 import math
 import os
@@ -29,7 +30,9 @@ from cone_jax.models import ModelSpec
 
 WEIGHTS_FILE = "model.safetensors"
 SCHEMES = ("hf://", "timm:", "torchvision:", "https://", "http://")
-_HF = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?/?")
+_HF = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+?))?/?")
+# The pages of repositories, which people copy from a browser.
+_HUB_PAGE = re.compile(r"https://(?:huggingface|hf)\.co/(?P<repo>[\w.-]+/[\w.-]+)(/.*)?")
 _TIMEOUT = 60  # seconds without an answer
 
 
@@ -134,8 +137,14 @@ def _from_hub(reference: str, file: str = WEIGHTS_FILE) -> Path:
                 "in with: hf auth login"
             ) from error
         raise DownloadFailed(f"{reference}: {cause(error)}") from error
-    except (OSError, ValueError) as error:
+    except transport_errors() as error:
         raise DownloadFailed(f"{reference} could not be downloaded: {cause(error)}") from error
+
+
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What an exchange with the hub ends with; its library's HTTP client has errors of its own."""
+    errors = optional_module("huggingface_hub.errors", "hub")
+    return (OSError, ValueError, *errors.HfHubHTTPError.__bases__)
 
 
 def cause(error: BaseException) -> str:
@@ -235,9 +244,11 @@ def _digest(url: str) -> tuple[str, str]:
         if match is None:
             raise UserError(f"{url}: what follows # must be sha256= and 8 to 64 digits")
         return address, match[1].lower()
-    match = re.search(r"-([0-9a-f]{8,64})\.\w+$", address)
+    match = re.search(r"-([0-9a-f]{8,64})\.\w+$", address.partition("?")[0])
     if match is None:
-        raise UserError(f"{url} has no hash; add #sha256=DIGITS, as its publisher names them")
+        page = _HUB_PAGE.fullmatch(address)
+        cure = f"write hf://{page['repo']}, or " if page else ""
+        raise UserError(f"{url} has no hash; {cure}add #sha256=DIGITS, as its publisher names them")
     return address, match[1]
 
 
@@ -245,7 +256,9 @@ def _place(url: str) -> Path:
     """Where a file from the web is kept."""
     address, digits = _digest(url)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "cone_jax" / "weights" / digits / address.rpartition("/")[2]
+    # What follows a question mark is for the server; the file is known by the end of its name.
+    name = address.partition("?")[0].rpartition("/")[2]
+    return Path(base) / "cone_jax" / "weights" / digits / name
 
 
 def _from_web(url: str) -> Path:
@@ -293,7 +306,9 @@ def _download(address: str, file: Any) -> str:
                 size += len(block)
     except urllib.error.HTTPError as error:
         raise DownloadFailed(f"{address}: the server says {error.code} {error.reason}") from error
-    except OSError as error:
+    except (http.client.InvalidURL, ValueError) as error:
+        raise UserError(f"{address} is not an address: {error}") from error
+    except (http.client.HTTPException, OSError) as error:
         raise DownloadFailed(f"{address} cannot be downloaded: {error}") from error
     if size < expected:
         raise DownloadFailed(f"{address} broke off after {size} of {expected} bytes; try again")

@@ -122,12 +122,21 @@ def named_like(text: str) -> str:
     ', or weights by name such as timm:resnet34.a1_in1k or torchvision:resnet34.IMAGENET1K_V1 \
 (all: --mode=weights --model=resnet34)'
     """
-    found = [row.id for row in table().values() if text.lower() in row.names]
+    wanted = _letters(text.rpartition(":")[2])
+    found = {
+        row.id: name for row in table().values() for name in row.names if _letters(name) == wanted
+    }
     if not found:
         return ""
-    firsts = {name.partition(":")[0]: name for name in reversed(found)}
+    firsts = {each.partition(":")[0]: each for each in reversed(found)}
     listed = " or ".join(sorted(firsts.values()))
-    return f", or weights by name such as {listed} (all: --mode=weights --model={text})"
+    name = next(iter(found.values()))
+    return f", or weights by name such as {listed} (all: --mode=weights --model={name})"
+
+
+def _letters(name: str) -> str:
+    """A name without what people join its parts with: mobilenet_v2 is mobilenetv2."""
+    return re.sub(r"[\W_]", "", name.lower())
 
 
 def refuse_lookalike(

@@ -261,6 +261,8 @@ def push(folder: Path, reference: str) -> str:
         api.upload_folder(
             repo_id=repository, folder_path=folder, commit_message="Upload with cone_jax"
         )
+    except errors.HFValidationError as error:
+        raise UserError(f"--push ({reference}) is not a repository: {hub.cause(error)}") from error
     except errors.LocalTokenNotFoundError as error:
         raise UserError(f"--push ({reference}) needs a login: hf auth login") from error
     except errors.HfHubHTTPError as error:
@@ -271,7 +273,7 @@ def push(folder: Path, reference: str) -> str:
                 "write: hf auth login"
             ) from error
         raise hub.DownloadFailed(f"--push ({reference}): {hub.cause(error)}") from error
-    except OSError as error:
+    except hub.transport_errors() as error:
         raise hub.DownloadFailed(f"--push ({reference}): {hub.cause(error)}") from error
     return f"{library.constants.ENDPOINT}/{repository}"
 

@@ -164,6 +164,7 @@ def open_published(
     reference: str,
     report: Report = lambda line: None,
     architecture: Mapping[str, Any] = MappingProxyType({}),
+    pictures: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> Predictor:
     """The predictor of published weights.
@@ -175,12 +176,14 @@ def open_published(
         reference: a name such as ``timm:mobilenetv2_100.ra_in1k``, or a file.
         report: is given a line about what is fetched.
         architecture: options of the network that a file does not state, such as stride_in_1x1.
+        pictures: overrides what the weights say of their input: ``mean``, ``std``,
+            ``transforms``, ``pixels``.
         options: as for `open_model`.
 
     Returns:
         A function of picture files.
     """
-    network = named_network.open_network(reference, report, architecture)
+    network = named_network.open_network(reference, report, architecture, pictures)
     return Predictor(_logits_of(network), network.metadata, **options)
 
 

@@ -91,7 +91,8 @@ class Data(Section, path="data"):
     )
     damaged_limit: float = field(
         0.01,
-        "the run ends if more than this fraction of the images is unreadable",
+        "the run ends if more than this fraction of the images, and more than a handful, is "
+        "unreadable; 0: if any is",
         low=0.0,
         high=1.0,
     )

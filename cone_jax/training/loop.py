@@ -170,17 +170,24 @@ def _look_at_pictures(run: Run, say: Report) -> None:
     from cone_jax.data import inspection, pipeline  # a run on arrays has no files to look at
 
     data = run.config.data
+    alone = run.share.count == 1  # otherwise another process would wait for this one
     if data.source == "image_folder":
         for level in inspection.wrong_level(Path(data.path).expanduser(), run.dataset.class_names):
             say(f"warning: data.path ({level.path}): {level.detail}")
     for split in (run.dataset.train, run.dataset.test):
-        bad, looked = inspection.quick_look(split, threads=data.threads)
+        try:
+            bad, looked = inspection.quick_look(split, threads=data.threads)
+        except UserError as error:
+            if alone:
+                raise
+            say(f"warning: {error}")
+            continue
         for path, reason in bad[:_SHOWN_FILES]:
             say(f"unreadable: {path}: {reason}")
         if bad:
             more = "" if sources.has_objects(split) else "; --mode=check tells more"
             say(f"{len(bad)} of {looked:,} pictures cannot be read{more}")
-        if bad and run.share.count == 1:  # another process would wait for this one
+        if bad and alone:
             last = f"{bad[-1][0]} ({bad[-1][1]})"
             pipeline.check_damaged(split, len(bad), len(split), data.damaged_limit, last)
 

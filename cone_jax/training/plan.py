@@ -115,7 +115,7 @@ def _choices(
     images, is_open = situation.images, set(config_lib.open_fields(config))
     if "batch_size" in is_open:
         size = _batch_size(situation)
-        yield "batch_size", size, f"16 steps or more per epoch of {images:,} images, at most 64"
+        yield "batch_size", size, f"a sixteenth of {images:,} images or less, but 8 to 64"
         config = _with(config, {"batch_size": size})
     batch, per_epoch = config.batch_size, _steps_per_epoch(config, images)
     bank = max(min(2048, images // batch * batch), batch)
@@ -155,7 +155,7 @@ def _schedule(config: ConfigDict, epochs: float, per_epoch: int) -> Iterator[tup
         f"forgets within a tenth of {steps:,} steps",
     )
     every = float(max(round(length / EVALUATIONS), 1))
-    yield "evaluation.every_epochs", every, f"about {EVALUATIONS} times"
+    yield "evaluation.every_epochs", every, f"so {max(round(length / every), 1)} times in all"
     yield "checkpoint.every_epochs", every, ""
     yield "log_every", min(20, per_epoch), ""
 

@@ -140,6 +140,8 @@ def _acquire(workdir: Path, report: Report) -> Holder:
             if storage.create(path, content):
                 return me
         found = _read(path)
+        if found.get("token") == me["token"]:  # it was created, but the answer never came
+            return me
         if not found:  # just released
             continue
         _wait_for_death(workdir, found)

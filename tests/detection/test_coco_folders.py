@@ -1,5 +1,6 @@
 """Folders in COCO's form: which layouts are found, what is dropped, what happens to damage."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from PIL import Image
 
 from cone_jax.data import datasets
+from cone_jax.data.pipeline import Share
 from cone_jax.data.sources import create
 from cone_jax.errors import UserError
 from cone_jax.training import loop
@@ -248,6 +250,9 @@ def test_pictures_that_cannot_be_used_are_found_before_training(tmp_path):
     Image.new("RGB", (5, 7)).save(path)
     with pytest.raises(UserError, match=r"5 x 7 pixels, but the JSON's width and height are"):
         loop._look_before_training(run, said.append)
+    one_of_two = dataclasses.replace(run, share=Share(0, 2))  # the other would wait for ever
+    loop._look_before_training(one_of_two, said.append)
+    assert any(line.startswith(f"warning: {path}: 5 x 7 pixels") for line in said)
     for index in range(len(run.dataset.train)):
         run.dataset.train.objects(index).path.write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"18 of 18 images .*; repair the files or raise the limit"):

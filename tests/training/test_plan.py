@@ -51,6 +51,7 @@ def test_values_follow_from_the_number_of_images(config, tmp_path):
     assert chosen.evaluation.every_epochs == 30.0
     assert chosen.model.name == config.model.name  # only a budget says how large it may be
     assert any(line.startswith("chosen: bank.size = 72: full within an epoch") for line in said)
+    assert "chosen: batch_size = 8: a sixteenth of 72 images or less, but 8 to 64" in said
     assert not list(Run.open(chosen).idle_terms())
 
 
@@ -58,8 +59,10 @@ def test_epochs_of_the_users_own_decide_the_rest(folder, tmp_path):
     command = ["--config=folder", f"--config.data.path={folder}", "--config.epochs=5"]
     config = command_line.parse(command, {name: mode.help for name, mode in MODES.items()}).config
     assert "epochs" not in dict(config.derive)
-    chosen = plan.resolve(config, tmp_path / "run", lambda line: None)
+    said: list[str] = []
+    chosen = plan.resolve(config, tmp_path / "run", said.append)
     assert chosen.epochs == 5
+    assert "chosen: evaluation.every_epochs = 1.0: so 5 times in all" in said
     assert chosen.schedule.warmup_epochs == 0.25
     assert chosen.ema.momentum == 0.9
     assert "bank.size" in dict(config.derive)
