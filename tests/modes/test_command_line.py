@@ -244,7 +244,7 @@ def test_train_then_evaluate_as_a_user_would(tmp_path):
     assert scored.returncode == 0, scored.stderr
     assert "360" in scored.stdout
     for name in ("top1", "top5"):
-        assert re.search(rf"{name}, 95 % interval +[\d.]+ to [\d.]+ %", scored.stdout)
+        assert re.search(rf"{name}, 95% interval +[\d.]+ to [\d.]+%", scored.stdout)
     assert (run / "evaluation.json").exists()
 
 
