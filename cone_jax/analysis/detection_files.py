@@ -145,7 +145,7 @@ def section(run: RunDirectory, step: int | str) -> Section | None:
     parts = [
         page.paragraph(
             f"{len(outcome.source):,} test pictures at step {number:,}; of what was found on each, "
-            "objects with a score of 50 % or more are drawn."
+            "objects with a score of 50% or more are drawn."
         ),
         page.group("", (page.thumbnail(*each, []) for each in zip(drawn, captions, strict=True))),
         page.grid(

@@ -79,7 +79,7 @@ def _(outcome: ClassificationOutcome) -> dict[str, str]:
     result, counted = outcome.result, {"examples": f"{outcome.result.examples:,}"}
     for name in ("top1", "top5"):
         sure = interval_text(getattr(result, name), result.examples)
-        counted[f"{name}, 95 % interval"] = sure
+        counted[f"{name}, 95% interval"] = sure
     return counted | hardest
 
 

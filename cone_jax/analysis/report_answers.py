@@ -38,7 +38,7 @@ def _of_the_network(evidence: Evidence) -> Iterator[tuple[str, str]]:
         "On what?",
         f"{examples:,} test pictures of {len(names)} classes{trained}.",
     )
-    sure = f"With 95 % confidence the accuracy is {interval_text(accuracy, examples)}"
+    sure = f"With 95% confidence the accuracy is {interval_text(accuracy, examples)}"
     calibration = evidence.run.last("test/ece")
     if calibration is not None:
         sure += f"; its probabilities are off by {calibration:.1%} on average (ECE)"

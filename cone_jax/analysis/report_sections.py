@@ -118,7 +118,7 @@ def classes(evidence: Evidence) -> Section | None:
     errors = int(matrix.sum() - np.trace(matrix))
     total = int(matrix.sum())
     scores = page.table(
-        ("class", "accuracy", "95 % interval", "", "examples", "most often taken for"),
+        ("class", "accuracy", "95% interval", "", "examples", "most often taken for"),
         [
             (
                 names[score.label],

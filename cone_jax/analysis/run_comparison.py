@@ -170,7 +170,7 @@ def verdicts(groups: Sequence[Group]) -> list[str]:
         low, high = (100 * (found.mean + sign * found.half) for sign in (-1, 1))
         clear = low > 0 or high < 0
         said.append(
-            f"{between}: {points} over {found.seeds} paired seeds, 95 % interval {low:+.2f} to "
+            f"{between}: {points} over {found.seeds} paired seeds, 95% interval {low:+.2f} to "
             f"{high:+.2f}: {'more than' if clear else 'within'} noise."
         )
     return said
@@ -257,7 +257,7 @@ def write(runs: Sequence[RunDirectory], directory: Path) -> Path:
         charts.append(page.chart(figure, key, overlay.title))
     note = (
         "Bands and ± are one standard deviation over seeds. Each value is the last one recorded. "
-        "The interval after a single run's accuracy is its 95 % interval for so many test pictures."
+        "The interval after a single run's accuracy is its 95% interval for so many test pictures."
     )
     sections = [
         page.Section("table", "Table", page.table(header, rows, numbers=range(1, len(header)))),

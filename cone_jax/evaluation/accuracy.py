@@ -156,10 +156,10 @@ def interval_text(share: float, examples: int) -> str:
     """The interval as text.
 
     >>> interval_text(0.9, 50)
-    '78.6 to 95.7 %'
+    '78.6 to 95.7%'
     """
     low, high = wilson_interval(share, examples)
-    return f"{100 * low:.1f} to {100 * high:.1f} %"
+    return f"{100 * low:.1f} to {100 * high:.1f}%"
 
 
 def expected_calibration_error(

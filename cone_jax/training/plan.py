@@ -148,7 +148,7 @@ def _schedule(config: ConfigDict, epochs: float, per_epoch: int) -> Iterator[tup
     steps = config.steps or max(round(epochs * per_epoch), 1)
     length = steps / per_epoch
     warmup = round(min(10.0, 0.05 * length), 2)
-    yield "schedule.warmup_epochs", warmup, f"5 % of {length:g} epochs, at most 10"
+    yield "schedule.warmup_epochs", warmup, f"5% of {length:g} epochs, at most 10"
     momentum = round(min(max(1.0 - 10.0 / steps, 0.9), 0.996), 4)
     yield (
         "ema.momentum",

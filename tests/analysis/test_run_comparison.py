@@ -142,7 +142,7 @@ def test_a_difference_is_judged_by_paired_seeds(tmp_path):
     assert found.mean + found.half == pytest.approx(theirs.high)
     said = run_comparison.verdicts(groups)
     assert said == [
-        "cone against cross_entropy: +3.00 points of test/top1 over 3 paired seeds, 95 % interval "
+        "cone against cross_entropy: +3.00 points of test/top1 over 3 paired seeds, 95% interval "
         "+0.52 to +5.48: more than noise."
     ]
     one = run_comparison.group_runs([plain[0], cone[0]])

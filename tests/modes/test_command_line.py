@@ -231,7 +231,7 @@ def test_train_then_evaluate_as_a_user_would(tmp_path):
         assert text in trained.stdout
     ends = trained.stdout.partition("finished at step")[2]
     for name in ("top-1", "top-5"):
-        assert re.search(rf"test {name} +[\d.]+% \([\d.]+ to [\d.]+ %\)", ends)
+        assert re.search(rf"test {name} +[\d.]+% \([\d.]+ to [\d.]+%\)", ends)
     total, parts = re.search(r"parameters: ([\d,]+) \((.*)\)", trained.stdout).groups()
     counts = dict(re.findall(r"(\w+) ([\d,]+)", parts))
     assert counts.keys() == {"backbone", "projection", "classifier"}
@@ -244,7 +244,7 @@ def test_train_then_evaluate_as_a_user_would(tmp_path):
     assert scored.returncode == 0, scored.stderr
     assert "360" in scored.stdout
     for name in ("top1", "top5"):
-        assert re.search(rf"{name}, 95 % interval +[\d.]+ to [\d.]+ %", scored.stdout)
+        assert re.search(rf"{name}, 95% interval +[\d.]+ to [\d.]+%", scored.stdout)
     assert (run / "evaluation.json").exists()
 
 
