@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what type checkers and editors see
     from cone_jax import (
         config,
+        detection,
         interop,
         losses,
         memory_bank,
@@ -36,6 +37,7 @@ __version__ = "0.2.0"
 __all__ = [
     "__version__",
     "config",
+    "detection",
     "interop",
     "load_recipe",
     "losses",

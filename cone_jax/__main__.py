@@ -35,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("absl").setLevel(logging.WARNING)
     logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    # It prints what it logs by itself, and would say it a second time through Python's own logger.
+    logging.getLogger("huggingface_hub").propagate = False
     try:
         arguments = command_line.parse(argv, help_lines)
         mode = MODES[arguments.mode]

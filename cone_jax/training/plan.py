@@ -54,11 +54,12 @@ class Network(NamedTuple):
     image_size: int
 
 
-# From the one that two CPU cores can train in minutes to the one for a GPU.
+# From the one that two CPU cores can train in minutes to the one for a GPU. Small pictures get the
+# network of three stages: a fourth would pool them to a map of two by two (docs/own_images.md).
 NETWORKS = (
-    Network("resnet18", 32, 64),
-    Network("resnet18", 32, 96),
-    Network("resnet18", 32, 128),
+    Network("resnet14", 40, 64),
+    Network("resnet14", 40, 96),
+    Network("resnet14", 40, 128),
     Network("resnet18", 64, 128),
     Network("resnet18", 64, 224),
 )

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import os
 import re
 import subprocess
@@ -356,6 +357,14 @@ def test_who_may_not_write_is_told_so_and_nothing_changes(server, export_with_he
     assert code == 2
     assert "hf auth login" in text
     assert "me/refused" not in server.repositories
+
+
+def test_warnings_of_the_library_are_printed_once(main, monkeypatch, capsys):
+    assert main(["weights", "--model=mobilenetv2"]) == 0
+    assert len(logging.getLogger("huggingface_hub").handlers) == 1
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(sys.stderr)])
+    logging.getLogger("huggingface_hub.utils").warning("Retrying")
+    assert "Retrying" not in capsys.readouterr().err
 
 
 def test_a_push_that_cannot_get_there_is_told(tmp_path, monkeypatch):

@@ -117,7 +117,7 @@ def test_killed_and_with_connections_that_fail_a_run_equals_one_on_a_disk(
     proxy.fault = lambda number: ""
     assert "finished at step 24" in said
     assert said.count("takes over from") == 1
-    assert proxy.failed > 10
+    assert proxy.failed > 3
     assert said.count("does not answer") in (1, 2)  # 2: of a minute without any on a slow machine
     assert not kill_test.differences(whole, directory, 24)
     assert {path.name for path in checkpoints(directory)} == {
@@ -141,7 +141,7 @@ def test_a_store_that_stays_away_ends_the_run_which_names_a_checkpoint_and_goes_
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.2)
     proxy.fault = lambda number: "cut"
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=300)
     proxy.fault = lambda number: ""
     assert process.returncode == 1
     assert "is out of reach" in said
