@@ -6,8 +6,8 @@
     cone_jax.train(config, "runs/digits")
     model = cone_jax.open_model("runs/digits")
 
-Public names are imported when they are first used: importing the package reads no other file and
-leaves JAX alone, so that `runtime.set_up` can still speak to it.
+Public names are imported when they are first used: importing the package loads nothing else, and
+in particular not JAX, so `runtime.set_up` can still configure it.
 """
 
 import importlib
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what type checkers and editors see
     from cone_jax import (
         config,
+        detection,
         interop,
         losses,
         memory_bank,
@@ -36,6 +37,7 @@ __version__ = "0.2.0"
 __all__ = [
     "__version__",
     "config",
+    "detection",
     "interop",
     "load_recipe",
     "losses",

@@ -35,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("absl").setLevel(logging.WARNING)
     logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    # It prints what it logs by itself, and would say it a second time through Python's own logger.
+    logging.getLogger("huggingface_hub").propagate = False
     try:
         arguments = command_line.parse(argv, help_lines)
         mode = MODES[arguments.mode]
@@ -71,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _help(name: str | None, lines: Mapping[str, str]) -> str:
-    """That of one mode where `name` is one, otherwise that of all."""
+    """The help of the mode `name`, or the general help if there is no such mode."""
     mode = MODES.get(name or "")
     if mode is None or name is None:
         return command_line.help_text(lines)

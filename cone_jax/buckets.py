@@ -1,4 +1,4 @@
-"""Object stores: paths below gs:// and s3://, and what their file systems do when one stays away.
+"""Object stores: paths below gs:// and s3://, and file systems that wait for an absent store.
 
 Only `storage` imports this, and only for a path in a bucket. Files go through fsspec (gcsfs, s3fs);
 arrays of checkpoints through TensorStore, which has drivers of its own.
@@ -49,7 +49,7 @@ def open_path(url: str, field: str) -> Path:
 
 
 def _set_up(scheme: str) -> None:
-    """Other processes write, too: a listing is never remembered. Who asks again is `_patiently`."""
+    """Never caches listings, as other processes write too. Retries are left to `_patiently`."""
     fsspec = optional_module("fsspec", _EXTRAS[scheme][1])
     for protocol in _PROTOCOLS[scheme]:
         settings = fsspec.config.conf.setdefault(protocol, {})
@@ -73,9 +73,9 @@ class _Outage:
 
 
 def _patient_class(scheme: str) -> Any:
-    """The file system of fsspec, that asks again for as long as `_Outage.patience`.
+    """fsspec's file system, with every request retried for up to `_Outage.patience`.
 
-    Its one gate to the network is wrapped; of S3 that is a method of the client below it.
+    The one function that accesses the network is wrapped; for S3 it is a method of its client.
     """
     if scheme == "gs":
         gcsfs = optional_module("gcsfs", "gcs")
@@ -134,14 +134,14 @@ def _as_file(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _status(error: BaseException) -> int:
-    """Of HTTP, if `error` is an answer: gcsfs gives it, s3fs has it in what it was raised from."""
+    """The HTTP status of `error`, or 0: gcsfs has it in the error itself, s3fs in its cause."""
     answer = getattr(error, "response", None) or getattr(error.__cause__, "response", None) or {}
     found = getattr(error, "code", None) or answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return int(found) if str(found).isdecimal() else 0
 
 
 def _denial(error: BaseException) -> str | None:
-    """That rights are missing, if `error` says so."""
+    """A message about missing rights, if that is what `error` is about."""
     text = str(error)
     if isinstance(error, PermissionError) or text.startswith("Forbidden"):
         return f"permission denied ({text.splitlines()[-1][:100]})"
@@ -222,14 +222,14 @@ class BucketPath(gpath.PosixGPath):
         return self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
 
     def open(self, mode: str = "r", **options: Any) -> IO[Any]:
-        """For reading the whole file is fetched; writing is for `storage.replacing`."""
+        """Opens for reading, by fetching the whole file; for writing use `storage.replacing`."""
         if mode not in ("r", "rb"):
             raise ValueError(f"{self} is in a bucket, which takes whole files: storage.replacing")
         content = io.BytesIO(self.read_bytes())
         return content if "b" in mode else io.TextIOWrapper(content, **options)
 
     def rglob(self, pattern: str) -> "Iterator[BucketPath]":
-        """The files below, sorted; directories are not among them."""
+        """The files below, sorted, without directories."""
         prefix = f"{os.fspath(self).partition('://')[0]}://"
         for name in sorted(self._files.find(os.fspath(self))):
             if not name.endswith("/") and PurePosixPath(name).match(pattern):
@@ -242,7 +242,7 @@ class BucketPath(gpath.PosixGPath):
 
     @contextlib.contextmanager
     def _denial_told(self) -> Iterator[None]:
-        """`UserError` where this may be read and not written, which `reach` cannot find out."""
+        """`UserError` if this may be read but not written, which `reach` cannot find out."""
         try:
             yield
         except Exception as error:  # each library has its own
@@ -269,7 +269,7 @@ class BucketPath(gpath.PosixGPath):
         self.rmtree(missing_ok=True)
 
     def refusal(self, error: BaseException) -> str | None:
-        """What is wrong with the bucket or the rights in it, in words; None: something else."""
+        """What is wrong with the bucket or the access to it; None for any other error."""
         name, text = type(error).__name__, str(error)
         if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
             return f"the bucket {self.parts[2]} does not exist"
@@ -278,7 +278,7 @@ class BucketPath(gpath.PosixGPath):
         return _denial(error)
 
     def reach(self, patience: float, report: Callable[[str], object]) -> None:
-        """Lists the bucket, which needs it to exist, and rights in it."""
+        """Lists the bucket, which fails if it does not exist or access is denied."""
         _Outage.patience, _Outage.report = patience, staticmethod(report)
         self._files.ls(f"{self.parts[1]}://{self.parts[2]}", detail=False)
 
@@ -297,10 +297,10 @@ class BucketPath(gpath.PosixGPath):
         return spec
 
     def stored_fingerprint(self, like: str | None) -> tuple[int, str]:
-        """Size and checksum as the store has them; `like` is an earlier one.
+        """Size and checksum as the store has them; `like` is an earlier checksum.
 
-        Another store, and S3 itself for a file that came in parts, has a checksum of another kind,
-        which is also of another length. Then only the size tells.
+        Another store, and S3 itself for a file uploaded in parts, has a checksum of another kind,
+        which also has another length. Then only sizes can be compared.
         """
         about = self._files.info(os.fspath(self))
         checksum = str(about.get("crc32c") or about.get("ETag") or about.get("etag") or "")

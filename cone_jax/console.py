@@ -1,4 +1,4 @@
-"""Results as a person wants to read them: what a metric is, and summaries on the terminal.
+"""Results in readable form: metrics with their units, and summaries on the terminal.
 
 A metric is declared once, as a `Metric` beside what computes it: an evaluator, an objective, the
 training step. Tables, charts and the choice of the best checkpoint follow from the declaration.
@@ -70,7 +70,7 @@ class Metric:
 
 
 def find_metric(declared: Mapping[str, Metric], name: str) -> Metric:
-    """What is declared about the metric called `name` in full; where nothing is, a plain number."""
+    """The declaration of the metric with this full name; a plain number if there is none."""
     if name in declared:
         return declared[name]
     stems = (stem for stem in declared if stem.endswith("*") and name.startswith(stem[:-1]))
@@ -101,7 +101,7 @@ def peak_memory() -> int:
 
 
 def plain_lines(console: Console) -> Report:
-    """A function that prints lines as they are: no markup, no colours, none broken in two."""
+    """A function that prints lines as they are: no markup, no colours, no wrapping."""
     return lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -114,7 +114,7 @@ def print_training(
     use: str = "classify pictures",
     sure: Mapping[str, str] | None = None,
 ) -> None:
-    """The end of training: what came out, where it is, what to do next.
+    """Prints the end of training: the results, where they are, what to do next.
 
     `sure` has the intervals of metrics that have one.
     """
@@ -136,7 +136,7 @@ def print_training(
         ("look at it", f"{directory}/report.html"),
         ("numbers", f"{directory}/metrics.jsonl"),
         ("checkpoints", f"{directory}/checkpoints"),
-        ("score the best one", shlex.join([*program(), "--mode=evaluate", here, "--step=best"])),
+        ("evaluate the best", shlex.join([*program(), "--mode=evaluate", here, "--step=best"])),
         ("see the curves", shlex.join(["tensorboard", f"--logdir={directory}"])),
         (use, shlex.join([*program(), "--mode=predict", here, "--images=..."])),
     )
@@ -151,7 +151,7 @@ def print_evaluation(
     declared: Mapping[str, Metric],
     remarks: Mapping[str, str],
 ) -> None:
-    """What evaluators found, and remarks on it."""
+    """Prints what evaluators measured, and remarks on it."""
     plain_lines(console)(title)
     table = _table()
     for name, score in scores.items():

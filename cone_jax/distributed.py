@@ -1,4 +1,4 @@
-"""Devices and processes: one mesh over all of them, who is who, who writes, agreeing on a value.
+"""Devices and processes: one mesh over all of them, which one writes, and how they agree.
 
 The mesh has one axis. Batches are split along it, the state is replicated.
 """
@@ -94,7 +94,7 @@ def check_divisible(field: str, batch_size: int, devices: int, parts: int = 1) -
 
 
 def rounded_up(batch_size: int, devices: int) -> int:
-    """The least number of rows from `batch_size` on that every device gets the same share of.
+    """The smallest number of rows, at least `batch_size`, that divides evenly among the devices.
 
     >>> rounded_up(1000, 8), rounded_up(1000, 16), rounded_up(64, 256)
     (1000, 1008, 256)
@@ -117,8 +117,8 @@ HEARTBEAT_TIMEOUT = 40
 def initialize(coordinator: str = "", num_processes: str = "", process_id: str = "") -> None:
     """Joins the other processes of a run; does nothing where there are none.
 
-    With `coordinator` (host:port of process 0) the three say it all. Without, SLURM, Open MPI and
-    Cloud TPU or GKE pods are recognised by their environment.
+    With `coordinator` (host:port of process 0) the three arguments are all that is needed. Without
+    it, SLURM, Open MPI and Cloud TPU or GKE pods are recognised by their environment.
     """
     if coordinator:
         if not (num_processes.isdecimal() and process_id.isdecimal()):
@@ -171,7 +171,7 @@ def _delay_aborts() -> None:
 
 
 def require_single_process(mode: str, coordinator: str = "") -> None:
-    """`UserError` where this is one of several processes, none of which the mode waits for."""
+    """`UserError` if this is one of several processes, which the mode does not support."""
     if coordinator or in_cluster(os.environ):
         raise UserError(
             f"--mode={mode} takes one process, but this is one of several (--coordinator, SLURM, "
@@ -227,14 +227,14 @@ def is_primary() -> bool:
 
 
 def barrier(name: str) -> None:
-    """Returns when every process has come here."""
+    """Waits until every process has reached this point."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
 @contextlib.contextmanager
 def lost_processes_explained() -> Iterator[None]:
-    """Turns the error of a collective that another process has deserted into `TrainingFailed`."""
+    """Turns the error of a collective whose other process is gone into `TrainingFailed`."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
@@ -261,8 +261,8 @@ def is_desertion(error: BaseException | None) -> bool:
 def leave(code: int) -> NoReturn:
     """Ends this process.
 
-    After a failure neither the other processes are waited for, which may be gone, nor threads that
-    still write to a store which is.
+    After a failure it waits neither for the other processes, which may be gone, nor for threads
+    that still write to a store that is gone.
     """
     if code == 1 or (code and jax.process_count() > 1):
         sys.stdout.flush()

@@ -51,7 +51,7 @@ class Interrupted(Exception):  # noqa: N818 - a request that was met, no error
 
 
 class Failure(RuntimeError):  # noqa: N818 - names what happened
-    """Something went wrong through no mistake in the input's form; exit code 1."""
+    """A failure that is not a mistake in the input; exit code 1."""
 
 
 class TrainingFailed(Failure):
@@ -59,4 +59,4 @@ class TrainingFailed(Failure):
 
 
 class StoreAway(Failure):
-    """An object store has not answered for as long as it may."""
+    """An object store has not answered within the time allowed."""

@@ -21,7 +21,7 @@ SmoothingForm = Literal["official", "uniform"]  # how `cross_entropy` smooths la
 
 Rows = Float[Array, " B"]  # a loss: one value per row of a batch
 Similarity = Float[Array, "B A"]  # cosines between B queries and A anchors
-Mask = Bool[Array, "B A"]  # which anchors are meant, for each query
+Mask = Bool[Array, "B A"]  # marks some of the anchors of each query
 
 
 def normalise(embedding: Float[Array, "*B D"]) -> Float[Array, "*B D"]:

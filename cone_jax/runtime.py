@@ -41,6 +41,10 @@ def use_fast_cpu_convolutions() -> None:
     """Chooses the faster convolutions of XLA:CPU, by a flag in XLA_FLAGS.
 
     Without effect if the user has set that flag, or with a jaxlib that was not measured.
+
+        import cone_jax
+
+        cone_jax.runtime.use_fast_cpu_convolutions()
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if CPU_CONVOLUTION_FLAG in flags or not metadata.version("jaxlib").startswith(MEASURED_JAXLIB):
@@ -53,6 +57,10 @@ def use_compilation_cache(directory: Path | None = None) -> None:
 
     Without effect if JAX_COMPILATION_CACHE_DIR is already set.
 
+        import cone_jax
+
+        cone_jax.runtime.use_compilation_cache(Path("compiled"))
+
     Args:
         directory: where to keep them; None: `cache_directory` / ``xla``.
     """
@@ -61,7 +69,7 @@ def use_compilation_cache(directory: Path | None = None) -> None:
 
 
 def physical_memory() -> int:
-    """The bytes of the machine, or what a container may have of it; 0 if the system does not say.
+    """The bytes of memory of the machine or its container; 0 if the system does not say.
 
     >>> physical_memory() >= 0
     True
@@ -74,7 +82,7 @@ def physical_memory() -> int:
 
 
 def _container_limits(own: Path, root: Path) -> tuple[int, ...]:
-    """The limits that Linux sets the groups of this process, at least one, however large."""
+    """The limits of this process's control groups in Linux: at least one, however large."""
     try:
         groups = [line.rstrip().split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
@@ -116,6 +124,10 @@ def keep_freed_memory() -> None:
 
     Without effect if memory is short, if the user has set the library's options, if the library
     is not glibc, or if JAX has an accelerator.
+
+        import cone_jax
+
+        cone_jax.runtime.keep_freed_memory()
     """
     if physical_memory() < MEMORY_TO_SPARE:
         return
@@ -135,11 +147,11 @@ _keeps_freed_memory: list[bool] = []  # once it does
 
 
 def expected_memory(needed: int) -> int:
-    """How much memory a process takes that trains on a CPU, roughly.
+    """A rough estimate of the memory that a process takes to train on a CPU.
 
-    Python, JAX and pictures in decoding take about 1 GiB. The C library's heap holds the step's
-    temporaries 1.5 times, as they do not fit into each other's places, and 4 times where it keeps
-    what is freed: docs/own_images.md has what was measured.
+    Python, JAX and pictures being decoded take about 1 GiB. The C library's heap takes 1.5 times
+    the step's temporaries, since it is fragmented, and 4 times if it keeps freed memory:
+    docs/own_images.md has the measurements.
 
     Args:
         needed: bytes that the state and the temporaries of a step take.

@@ -60,7 +60,7 @@ def read(text: str) -> CallSpec:
 def build(
     text: str, makers: Mapping[str, Callable[..., T]], *, where: str, noun: str, example: str
 ) -> T:
-    """What the maker that `text` names gives for its arguments; `UserError` where it gives nothing.
+    """Calls the maker that `text` names with its arguments; `UserError` if that fails.
 
     Messages begin with `where`, which quotes the text, and call a maker a `noun`; `example` is a
     call as it should be.

@@ -61,7 +61,7 @@ def is_remote(given: str | os.PathLike[str]) -> bool:
 
 
 def normalised(given: str) -> str:
-    """What `os.path.normpath` gives, which takes one of the two slashes of a URL away.
+    """As `os.path.normpath`, which would remove one of the two slashes of a URL.
 
     >>> normalised("s3://bucket/run/../other/"), normalised("/runs//digits/")
     ('s3://bucket/other', '/runs/digits')
@@ -265,7 +265,7 @@ class AppendedFile:
             self._sent = False
 
     def sync(self) -> None:
-        """Returns when everything written is safe."""
+        """Waits until everything written is safe."""
         if self._file is not None:
             os.fsync(self._file.fileno())
         elif not self._sent:
@@ -273,7 +273,7 @@ class AppendedFile:
             self._sent = True
 
     def close(self, keep: bool = True) -> None:
-        """With `keep` False, what did not go up yet does not: somebody else writes there now."""
+        """With `keep` False nothing more is uploaded: another process writes there now."""
         if self._file is not None:
             self._file.close()
         elif keep:
@@ -281,10 +281,10 @@ class AppendedFile:
 
 
 def reach(path: Path, patience: float, report: Callable[[str], object]) -> None:
-    """Asks the store of `path` for it once; raises what is wrong. A disk is not asked.
+    """Contacts the store of `path` once, and raises its error. A disk is not contacted.
 
     From now on a store that does not answer is asked again for `patience` seconds, and `report`
-    is told so once for each time that it stays away.
+    is told once per outage.
     """
     if is_remote(path):
         path.reach(patience, report)  # type: ignore[attr-defined]
@@ -318,7 +318,7 @@ class MirroredFolder:
                     self._sent[file] = size
 
     def close(self, keep: bool = True) -> None:
-        """As of `AppendedFile`."""
+        """As for `AppendedFile`."""
         if keep:
             self.sync()
         if self._scratch is not None:

@@ -33,12 +33,15 @@ there from other papers, and l_softmax's not from a ResNet-50:
                 CoNe   cross_entropy  joint_supcon  paco
     strong      81.2   77.9           78.0          79.1
 
-Design choices, which neither paper nor code settles. strong: the bank (4,096 rows, 32
-neighbours), one view for query and key, and a warm-up step by step, where PaCo's code goes by
-epochs and overshoots by a tenth in epoch 10. ce_reference: warm-up as in supcon. l_softmax: the
-margin (4), crops and flips, on this ResNet-50. paco, joint_supcon: the two views of PaCo's
-long-tail code, where the balanced script of its successor has the key's for both; of paco the
-prior of that code, uniform on a balanced set.
+Design choices, which neither paper nor code settles:
+
+    strong          a bank of 4,096 rows, 32 neighbours, one view for query and key; the warm-up
+                    goes by steps, where PaCo's goes by epochs and overshoots by a tenth in epoch 10
+    ce_reference    the warm-up of supcon
+    l_softmax       margin 4, crops and flips, this ResNet-50
+    paco, joint_supcon    the two views of PaCo's long-tail code; its successor's balanced script
+                    uses the key's view for both
+    paco            the prior of that code, which is uniform on a balanced set
 """
 
 import functools

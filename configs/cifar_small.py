@@ -3,7 +3,7 @@
     python main.py --config=configs/cifar_small.py --config.data.path=DATA_DIR --workdir=runs/small
 
 DATA_DIR is a TFDS data_dir with CIFAR-100 prepared as ArrayRecord (`--mode=prepare`). 3,000
-training images, all 10,000 test images; about five minutes a run on one core. The network has the
+training images, all 10,000 test images; about five minutes per run on one core. The network has the
 ImageNet stem, so that its convolutions see 8x8 pixels and fewer. Options, joined by commas:
 
     coarse          the 20 superclasses as classes: more variety inside a class
@@ -13,7 +13,7 @@ ImageNet stem, so that its convolutions see 8x8 pixels and fewer. Options, joine
     underfit        20,000 images, as many steps, half the width: the network cannot fit them
 
 Not a recipe of the paper. `benchmarks/study_cifar100.py` compares methods with it;
-`docs/results/cifar100_small.md` has what came out.
+`docs/results/cifar100_small.md` has the results.
 """
 
 from ml_collections import ConfigDict

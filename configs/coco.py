@@ -15,7 +15,8 @@ other forms, and how to start with pictures of your own. Options, joined by comm
     resnet18, resnet50     the backbone; resnet50 by default
     boxes                  no masks: Faster R-CNN
     tfds                   TFDS's coco/2017, data.path is its data_dir; it has no masks: boxes
-    own                    your own pictures: 60 epochs, batch 2, frozen BatchNorm
+    own                    your own pictures: 60 epochs, and detectron2 by default; batch 2, with
+                           moco 8, to train from scratch
     small                  pictures of at most 320 pixels, a smaller head: for a few CPU cores
     tiny                   64 pixels and a narrow ResNet-18: a first try, and tests
 
@@ -33,6 +34,8 @@ from cone_jax.errors import UserError
 
 LONGEST = 1333
 STYLES = ("moco", "detectron2", "torchvision")
+# The first is the default: batches of two pictures give BatchNorm little to go by.
+OWN_STYLES = ("detectron2", "moco", "torchvision")
 
 
 def get_config(options: str = "") -> ConfigDict:
@@ -65,8 +68,8 @@ def get_config(options: str = "") -> ConfigDict:
     config.checkpoint.best_metric = "test/box_ap"
     config.init_strict = True
 
-    neck, style = _one_of(options, ("fpn", "c4")), _one_of(options, STYLES)
-    _one_of(options, ("1x", "2x", "own"))
+    neck, length = _one_of(options, ("fpn", "c4")), _one_of(options, ("1x", "2x", "own"))
+    style = _one_of(options, OWN_STYLES if length == "own" else STYLES)
     config.objective.detection.update(detector_settings.preset(style, neck))
     if style == "moco":
         config.objective.detection.precise_bn_batches = 200
@@ -81,7 +84,7 @@ def get_config(options: str = "") -> ConfigDict:
             **{name: functools.partial(_use, name=name) for name in ("resnet18", "resnet50")},
             "boxes": _boxes,
             "tfds": _tfds,
-            "own": _own,
+            "own": functools.partial(_own, batch_size=8 if style == "moco" else 2),
             "small": _small,
             "tiny": _tiny,
         },
@@ -121,21 +124,17 @@ def _tfds(config: ConfigDict) -> None:
     _boxes(config)
 
 
-def _own(config: ConfigDict) -> None:
-    """A few hundred pictures: everything by epochs, and no statistics of two pictures."""
-    neck = config.objective.detection.neck
-    moco = detector_settings.preset("moco", neck)
-    unchanged = config_lib.default().objective.detection
-    config.objective.detection.update({name: unchanged[name] for name in moco})
-    config.objective.detection.update(detector_settings.preset("detectron2", neck))
-    config.objective.detection.precise_bn_batches = 0
-    config.steps, config.epochs, config.batch_size = 0, 60, 2
+def _own(config: ConfigDict, batch_size: int) -> None:
+    """A few hundred pictures: everything by epochs."""
+    config.steps, config.epochs, config.batch_size = 0, 60, batch_size
     config.schedule.warmup_steps, config.schedule.milestone_steps = 0, ()
     config.schedule.warmup_epochs = 1.0
     config.schedule.milestones = ((40, 0.1), (54, 0.01))
-    config.evaluation.batch_size = 2
+    config.evaluation.batch_size = batch_size
     config.evaluation.every_epochs = 10.0
     config.checkpoint.every_epochs = 5.0
+    if config.objective.detection.precise_bn_batches:
+        config.objective.detection.precise_bn_batches = 20
 
 
 def _small(config: ConfigDict) -> None:

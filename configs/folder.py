@@ -3,7 +3,7 @@
     python main.py --config=configs/folder.py --config.data.path=FOLDER --workdir=runs/mine
     python main.py --config=configs/folder.py --config.data.path=FOLDER --config.budget=30min
 
-FOLDER holds a folder for each class, or `train` and `val` (or `test`) folders that do. Without
+FOLDER holds a folder for each class, or `train` and `val` (or `test`) with such folders. Without
 a part to test on, a tenth of each class is held out (`--config.data.holdout=0.1`). First look at
 what the network will see: the same command with `--mode=preview`. Options, joined by commas:
 

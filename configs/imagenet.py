@@ -35,13 +35,17 @@ measured here:
     78.1 (78.3), randaug 77.9 (78.1), simclr_aug 76.9 (77.2); the sweeps of docs/recipes.md.
 
 An epoch has 1,251 steps of 1,024 images over all devices; the bank takes 0.3 GB on each device.
-Design choices: bfloat16 in the network, where the released code uses float16 with loss scaling;
-in long and timm both views are rows of the batch (queries and keys) and the rate goes by images;
-the policy of autoaug, the strength of randaug, simclr_aug and stacked (`recipes`); in timm
-smoothing 0.1, the average of torchvision's recipe, 350 epochs for every network; with_ce the weight
-of the second loss, 1, and one view, CoNe's bank and key; of contrastive_view the own key as one
-more anchor; of sup_out the anchors (the nearest, as L_sup_in's), weight and temperature, which the
-paper searched. docs/recipes.md lists the field of each.
+Design choices (docs/recipes.md lists the field of each):
+
+    everywhere        bfloat16 in the network; the released code has float16 with loss scaling
+    autoaug, randaug, simclr_aug, stacked     policy and strength (`recipes`)
+    long, timm        both views are rows of the batch (queries and keys); the learning rate scales
+                      with the number of images
+    timm              smoothing 0.1, the averaged model of torchvision's recipe, always 350 epochs
+    with_ce           weight 1 for the second loss; one view, CoNe's bank and key
+    contrastive_view  the own key is one more anchor
+    sup_out           the nearest anchors, as for L_sup_in, and the recipe's weight and temperature,
+                      where the paper searched for both
 """
 
 import functools

@@ -24,15 +24,20 @@ Top-1 accuracy as CoNe's paper (arXiv 2308.10761) quotes it from theirs, not mea
     cmsf                        76.4
     rsb_a1          71.5  76.4  80.4  81.5  82.0
 
-Design choices, where the sources say nothing or disagree: of sl_mlp all of it; of ce_reference
-the warm-up; of supcon the linear stage's batch (that of the first), its crops and flips, RMSProp's
-averages (0.9), and for resnet101 the stacked augmentation of its paper's table, where its script
-has AutoAugment; of supcon_bank everything that MoCo v2 does not settle, 350 epochs with
-AutoAugment, and a batch of 1,024 where paper (256) and author (1,024) disagree; of paco a warm-up
-step by step, and BatchNorm over the whole batch, where its code shuffles keys among devices;
-of cmsf and nnclr the linear stage (SupCon's), and of nnclr all but temperature, queue and heads.
-rsb_a1 and rsb_a2 lack repeated augmentation; all three clip gradients at norm 1, as timm's LAMB
-does.
+Design choices, where the sources say nothing or disagree:
+
+    sl_mlp          everything
+    ce_reference    the warm-up
+    supcon          the linear stage: batch of the first stage, crops and flips, averages of RMSProp
+                    (0.9); resnet101: stacked augmentation, as in its paper's table, where its
+                    script has AutoAugment
+    supcon_bank     everything that MoCo v2 does not settle, 350 epochs with AutoAugment, and a
+                    batch of 1,024, where paper (256) and author (1,024) disagree
+    paco            a warm-up by steps, and BatchNorm over the whole batch, where its code shuffles
+                    keys among devices
+    cmsf, nnclr     the linear stage (SupCon's); nnclr: all but temperature, queue and heads
+    rsb_a1, rsb_a2  no repeated augmentation
+    rsb_a1, rsb_a2, rsb_a3    gradients are clipped at norm 1, as timm's LAMB does
 """
 
 import functools

@@ -18,12 +18,12 @@ Top-1 accuracy in the paper (arXiv 2308.10761), not measured here:
     CoNe              74.6           73.8          72.2           76.0
     cross_entropy     72.8           71.9          69.4           74.4
 
-The first three numbers of cross-entropy equal public checkpoints'. The paper gives nothing but
-the epochs: everything else is a design choice, namely each network's usual public recipe, the
-same for both losses, with CoNe's bank and head unchanged; of regnetx_400mf torchvision's, without
-pycls's Nesterov and lighting. So is CoNe on mixed images: its contrast counts for both labels by
-their share, and the bank keeps the larger share's. deit_original lacks its authors' repeated
-augmentation.
+The first three numbers of cross-entropy equal those of public checkpoints. The paper gives only
+the epochs, so everything else is a design choice: each network's usual public recipe (torchvision's
+for regnetx_400mf, without pycls's Nesterov and lighting), the same for both losses, with CoNe's
+bank and head unchanged. CoNe on mixed images is a choice, too: its contrast counts for both labels
+by their share, and the bank keeps the label with the larger share. deit_original lacks its authors'
+repeated augmentation.
 """
 
 from ml_collections import ConfigDict

@@ -7,7 +7,7 @@
 or an export the network is known; for weights it is the recipe's (a ResNet-50, or
 `--config.model.name`). Everything is trained, with a new classifier on the pooled features: 20,000
 steps of 256 images, SGD with Nesterov momentum, random resized crop and flip. Each of 7 learning
-rates meets each of 8 weight decays on a part of the training images; the pair that is best on
+rates is tried with each of 8 weight decays on a part of the training images; the pair best on
 validation is trained again on all of them and tested. That makes 57 runs per data set, each with 5
 million images and a checkpoint. If it is stopped, the same command continues with what is left. For
 several sets in one table: `--mode=transfer --workdirs=runs/transfer-pets,runs/transfer-dtd`.

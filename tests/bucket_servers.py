@@ -6,8 +6,11 @@ serves the bucket ``bucket`` until it is ended, and prints the port: of 0 the sy
 one. The emulator ignores conditions and does not say which generation of an object it sends;
 without both there is no lock and no OCDBT, so they are added here as Google documents them. It also
 reads an upload as if it were an e-mail, and loses the last byte of a file that ends with a carriage
-return: uploads are taken apart here instead. And it lets five connections wait, where TensorStore
-opens dozens: one that is turned away tries again after a second.
+return: uploads are taken apart here instead. What arrives of an upload whose sender was killed it
+takes for the whole: here it is refused. It lets five connections wait, where TensorStore opens
+dozens: one that is turned away tries again after a second. And it is slowed down by every object
+there ever was: with each write it makes a text of all of them, deleted ones included, to go on from
+another time.
 """
 
 import contextlib
@@ -36,6 +39,7 @@ def serve_gcs(port: int) -> None:
 @functools.cache
 def mended_emulator():
     """The emulator's module, once in a process, with what it lacks."""
+    from gcp_storage_emulator import storage as kept
     from gcp_storage_emulator.exceptions import NotFound
     from gcp_storage_emulator.handlers import objects
 
@@ -49,9 +53,10 @@ def mended_emulator():
 
     def conditional_insert(request, response, storage, *args, **kwargs):
         asked = request.query.get("ifGenerationMatch")
+        content = request.data  # before it is refused, or the answer might arrive as a cut
         name = (request.query.get("name") or [None])[0]
         if asked and name is None:  # of a multipart upload the name is in its first part
-            name = request.data["meta"]["name"]
+            name = content["meta"]["name"]
         if asked and generation(storage, request.params["bucket_name"], name) != asked[0]:
             response.status = HTTPStatus.PRECONDITION_FAILED
             return
@@ -68,7 +73,13 @@ def mended_emulator():
     objects.insert, objects.download = conditional_insert, dated_download
     from gcp_storage_emulator import server as emulator  # takes the handlers when imported
 
-    read = emulator._read_data
+    read, read_raw = emulator._read_data, emulator._read_raw_data
+
+    def read_whole(handler):
+        raw, announced = read_raw(handler), handler.headers.get("Content-Length")
+        if announced and len(raw) < int(announced):
+            raise ConnectionError("the upload broke off")
+        return raw
 
     def read_exactly(handler, query):
         kind = handler.headers.get("Content-Type") or ""
@@ -77,7 +88,9 @@ def mended_emulator():
         raw = emulator._decode_raw_data(emulator._read_raw_data(handler), handler)
         return take_apart(raw, handler.headers.get_param("boundary"))
 
-    emulator._read_data = read_exactly
+    emulator._read_raw_data, emulator._read_data = read_whole, read_exactly
+    kept.DEFAULT_SOFT_DELETE_RETENTION_SECONDS = 0
+    kept.Storage._write_config_to_file = lambda storage: None
     emulator.server.HTTPServer.request_queue_size = 128
     return emulator
 
@@ -161,6 +174,7 @@ def reached(kind: str, port: int):
     """This process and its children reach the server; gives the URL of its bucket."""
     import fsspec
     from etils.epath import backend
+    from fsspec import asyn
 
     with mock.patch.dict(os.environ, environment(kind, port)):
         fsspec.config.set_conf_env(fsspec.config.conf)
@@ -168,7 +182,12 @@ def reached(kind: str, port: int):
             yield f"{'gs' if kind == 'gcs' else 's3'}://{BUCKET}"
         finally:
             # fsspec and epath keep file systems, and with them the address of the server.
-            fsspec.get_filesystem_class(kind).clear_instance_cache()
+            known = fsspec.get_filesystem_class(kind)
+            for files in known._cache.values():
+                # s3fs itself gives up after a tenth of a second, and another test gets a warning.
+                if client := getattr(files, "_s3creator", None):
+                    asyn.sync(files.loop, client.__aexit__, None, None, None)
+            known.clear_instance_cache()
             backend.fsspec_backend._get_filesystem.cache_clear()
 
 

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,12 @@ def test_every_public_name_is_there():
     assert cone_jax.train is cone_jax.training.train
     assert cone_jax.load_recipe is cone_jax.config.load_recipe
     assert cone_jax.open_model is cone_jax.prediction.open_model
+
+
+def test_every_module_of_the_reference_is_a_name_of_the_package():
+    index = (ROOT / "docs/reference/index.md").read_text()
+    documented = re.findall(r"^\| \[`(\w+)`\]", index, re.MULTILINE)
+    assert {"losses", "detection"} <= set(documented) <= set(cone_jax.__all__)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

@@ -1,5 +1,7 @@
+import math
 import os
 import random
+import time
 
 import pytest
 
@@ -118,6 +120,22 @@ def test_a_file_arrives_to_its_last_byte(folder, end):
     for content in (end, b"rows\r\nof bytes" + end):
         (folder / "file").write_bytes(content)
         assert (folder / "file").read_bytes() == content
+
+
+@pytest.mark.parametrize("store", ["gcs"], indirect=True)  # which gets a connection per request
+def test_of_many_failures_one_is_reported_until_there_were_none_for_a_minute(
+    folder, proxy, monkeypatch
+):
+    said = []
+    monkeypatch.setattr(buckets._Outage, "report", said.append)
+    for ago in (math.inf, 61.0):
+        monkeypatch.setattr(buckets._Outage, "last", time.monotonic() - ago)
+        before = proxy.failed
+        for _ in range(8):
+            (folder / "file").write_bytes(b"content")
+        assert proxy.failed > before + 2
+    assert len(said) == 2
+    assert all(line.startswith("gs:// does not answer (") for line in said)
 
 
 def test_what_may_not_be_written_or_read_is_one_line(folder, proxy):

@@ -1,1 +1,1 @@
-"""What a run looks like: its report, the paper's figures, runs side by side."""
+"""Reports on runs, the paper's figures, and comparisons of several runs."""

@@ -1,4 +1,4 @@
-"""What ``--mode=check`` leaves: ``check.csv`` and one page to look at, ``check.html``."""
+"""The output of ``--mode=check``: a table, ``check.csv``, and a page, ``check.html``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,18 +21,18 @@ _PICTURED = 24  # of them with a thumbnail
 _SIDE = 180
 # What each kind of problem means, for a person who meets it the first time.
 MEANING = {
-    "unreadable": "Training replaces each by another picture. Mend or remove them.",
+    "unreadable": "Training replaces each by another picture. Repair or remove them.",
     "duplicate": "The same bytes twice: the picture counts twice.",
     "near duplicate": "The same photograph, resized or compressed again.",
     "single class": "A classifier needs at least two.",
     "wrong level": "The folder given is one level too high.",
-    "few pictures": "Little can be learned from, or said about, so few.",
+    "few pictures": "Too few to learn from, and too few to judge the result.",
     "imbalance": "The network will prefer the large classes.",
     "small": "Less than half as large as the network's input.",
-    "elongated": "A square crop sees a small part of it.",
+    "elongated": "A square crop shows only a small part of it.",
     "turned": "The camera was held sideways; this program turns them upright, others may not.",
     "extension": "The content is read, whatever the name says.",
-    "not read": "Pictures in formats that training passes over.",
+    "not read": "Pictures in formats that training does not read.",
 }
 
 
@@ -65,7 +65,7 @@ def _compose(inspection: Inspection, dataset: Dataset) -> str:
 
 
 def summary(inspection: Inspection) -> list[tuple[str, str, str]]:
-    """Problem, how often, and what it means."""
+    """A table of problems: how often each occurs, and what it means."""
     return [(kind, f"{n:,}", _meaning(kind)) for kind, n in inspection.tally().items()]
 
 
@@ -129,7 +129,7 @@ def _one_problem(kind: str, inspection: Inspection, dataset: Dataset, number: in
 
 
 def _pictured(finding: Finding, dataset: Dataset) -> Markup:
-    """The picture in question; a copy beside what it is a copy of."""
+    """The picture of a finding; a copy is shown beside its original."""
     own = _thumbnail(finding.split, finding.record, dataset)
     if finding.original is None:
         return own

@@ -1,4 +1,4 @@
-"""Configs as flat lists of fields: what a run uses, and in what runs differ."""
+"""Configs as flat lists of fields: which ones a run uses, and in which ones runs differ."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,9 +24,9 @@ def used_fields(config: ConfigDict) -> dict[str, Any]:
 
 
 def computed_fields(config: ConfigDict) -> dict[str, Any]:
-    """The fields that decide what a run computes, but for its seed.
+    """The fields that decide what a run computes, except its seed.
 
-    Where a clock has decided some of them, the time it was given stands for all.
+    If some of them follow from a time budget, the budget stands for all.
     """
     used, measured = used_fields(config), dict(config.derive) if config.budget else {}
     left_out = {"seed", *free_fields(), *measured}
@@ -34,7 +34,7 @@ def computed_fields(config: ConfigDict) -> dict[str, Any]:
 
 
 def distinguishing_names(configs: Sequence[ConfigDict]) -> list[str] | None:
-    """A short name of its own for each config, from the fields they differ in; None: not possible.
+    """A short, unique name for each config, from the fields that differ; None if there is none.
 
     Fields that only some of them use, such as the settings of one objective, do not count.
     """

@@ -12,7 +12,7 @@ _MOST_CLASSES = 20  # of more classes the hardest are shown
 
 
 class ClassScore(NamedTuple):
-    """How one class fares."""
+    """The accuracy of one class, and its most frequent mistake."""
 
     label: int
     accuracy: float

@@ -1,4 +1,4 @@
-"""What a detector finds, for a person: tables, curves, pictures; the paper's table beside."""
+"""The results of a detector for people: tables, curves, pictures, and the paper's table."""
 
 import json
 from collections.abc import Sequence
@@ -65,16 +65,13 @@ def original_entries(outcome: DetectionOutcome) -> list[dict[str, Any]]:
 
 def class_table(outcome: DetectionOutcome) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
     """AP of every class that has an object, the worst boxes first."""
-    counts = np.zeros(len(outcome.class_names) + 1, int)
-    for index in range(len(outcome.source)):
-        record = coco_source.objects_of(outcome.source, index)
-        counts += np.bincount(record.classes[~record.crowd], minlength=len(counts))
+    counts = coco_source.object_counts(outcome.source)
     kinds = list(outcome.scored)
     rows: list[tuple[Any, ...]] = []
-    for label, name in enumerate(outcome.class_names, 1):
+    for label, (name, count) in enumerate(zip(outcome.class_names, counts, strict=True), 1):
         values = [outcome.scored[kind].per_class.get(label, float("nan")) for kind in kinds]
-        if counts[label] and np.isfinite(values[0]):
-            rows.append((name, int(counts[label]), *(round(value, 2) for value in values)))
+        if count and np.isfinite(values[0]):
+            rows.append((name, int(count), *(round(value, 2) for value in values)))
     rows.sort(key=lambda row: row[2])
     return ("class", "objects", *(f"{kind}_ap" for kind in kinds)), rows
 
@@ -132,7 +129,7 @@ def paper_table(outcome: DetectionOutcome) -> tuple[list[str], list[list[str]]]:
 
 
 def section(run: RunDirectory, step: int | str) -> Section | None:
-    """Of the report: what the detector of a checkpoint finds on the test pictures."""
+    """The report's section on what a detector finds in the test pictures."""
     evaluators = [each for each in run.run.evaluators if isinstance(each, DetectionEvaluator)]
     number = run.resolve(step)
     stage = run.run.stage_at(number).on_local_devices()
@@ -148,7 +145,7 @@ def section(run: RunDirectory, step: int | str) -> Section | None:
     parts = [
         page.paragraph(
             f"{len(outcome.source):,} test pictures at step {number:,}; of what was found on each, "
-            "objects with a score of 50 % or more are drawn."
+            "objects with a score of 50% or more are drawn."
         ),
         page.group("", (page.thumbnail(*each, []) for each in zip(drawn, captions, strict=True))),
         page.grid(

@@ -1,4 +1,4 @@
-"""What an evaluation leaves in the workdir beside its scores: tables, figures, contact sheets."""
+"""The files of an evaluation besides its scores: tables, figures, contact sheets."""
 
 import functools
 from pathlib import Path
@@ -25,7 +25,7 @@ _SHOWN_CLASSES = 10
 
 @functools.singledispatch
 def write(outcome: Outcome, directory: Path) -> list[Path]:
-    """Writes what there is beside the scores below `directory`; returns the paths."""
+    """Writes these files below `directory`; returns their paths."""
     return []
 
 
@@ -60,13 +60,13 @@ write.register(DetectionOutcome, write_detections)
 
 @functools.singledispatch
 def remarks(outcome: Outcome) -> dict[str, str]:
-    """What else a person wants to know, for the terminal; nothing of most outcomes."""
+    """Further lines for the terminal; none for most outcomes."""
     return {}
 
 
 @remarks.register
 def _(outcome: ClassificationOutcome) -> dict[str, str]:
-    """How many examples there were, and the classes that are hardest."""
+    """The number of examples, and the hardest classes."""
     names, examples = outcome.class_names, outcome.examples
     matrix = confusion.confusion_matrix(examples.labels, examples.predictions, len(names))
     worst = confusion.worst_classes(matrix, _SHOWN_CLASSES)
@@ -79,7 +79,7 @@ def _(outcome: ClassificationOutcome) -> dict[str, str]:
     result, counted = outcome.result, {"examples": f"{outcome.result.examples:,}"}
     for name in ("top1", "top5"):
         sure = interval_text(getattr(result, name), result.examples)
-        counted[f"{name}, 95 % interval"] = sure
+        counted[f"{name}, 95% interval"] = sure
     return counted | hardest
 
 
@@ -101,7 +101,7 @@ def _write_per_class(outcome: ClassificationOutcome, matrix: np.ndarray, path: P
 
 
 def _write_predictions(outcome: ClassificationOutcome, path: Path) -> list[Path]:
-    """Every picture: its file, its label, the most probable classes, the training pictures near."""
+    """A row per picture: file, label, most probable classes, nearest training pictures."""
     names, examples = outcome.class_names, outcome.examples
     if examples.ranked is None or examples.probabilities is None:
         return []
@@ -123,7 +123,7 @@ def _write_predictions(outcome: ClassificationOutcome, path: Path) -> list[Path]
 
 
 def _most_confident_mistakes(outcome: ClassificationOutcome) -> np.ndarray:
-    """Positions of the wrong answers, the surest first; of equally sure ones the first record."""
+    """Positions of the wrong answers, most confident first; ties go to the earlier record."""
     examples = outcome.examples
     wrong = np.flatnonzero(examples.predictions != examples.labels)
     order = np.argsort(-examples.confidences[wrong], kind="stable")

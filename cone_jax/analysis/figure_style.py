@@ -1,4 +1,4 @@
-"""How every figure looks, and the forms in which it leaves: PNG and SVG files, or inline in a page.
+"""The style of all figures, and how they are written: PNG and SVG files, or inline in a page.
 
 Equal figures give equal bytes: no dates, no random ids. Colours are those of Okabe and Ito, which
 readers with any kind of colour vision tell apart; lines differ in their dashes as well.
@@ -76,7 +76,7 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 
 @contextlib.contextmanager
 def styled() -> Iterator[None]:
-    """Figures are made inside of this."""
+    """The context in which figures are made."""
     with mpl.rc_context(_RC), warnings.catch_warnings():
         # Names in a script that no font here has are boxes in a PNG, and right in a page.
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
@@ -84,7 +84,7 @@ def styled() -> Iterator[None]:
 
 
 def file_name(name: str) -> str:
-    """`name` in letters, digits and ``-_.``, and not too long, for a part of a file's name.
+    """`name` reduced to letters, digits and ``-_.``, and short enough for a file name.
 
     >>> file_name("../CE + head")
     '..-CE---head'
@@ -104,7 +104,7 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
 
 
 def _find_fonts(figure: Figure) -> None:
-    """Lets each text fall back on fonts of the system for scripts that the typeface lacks."""
+    """Lets texts fall back on system fonts for scripts that the typeface lacks."""
     texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
     families = []
     for path in contact_sheet.font_files(text.get_text() for text in texts):
@@ -143,7 +143,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
 
 
 def _adapt(element: ElementTree.Element, name: str, referenced: set[str]) -> None:
-    """Makes one element fit for a page that holds other figures."""
+    """Adapts one element to a page that holds other figures."""
     own = element.attrib.pop("id", None)
     if own in referenced:
         element.set("id", f"{name}-{own}")

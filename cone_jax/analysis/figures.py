@@ -117,7 +117,7 @@ def shorten(name: str, most: int) -> str:
 
 
 def shorten_all(names: Sequence[str], most: int) -> list[str]:
-    """Each by `shorten`; of those that would then look alike, the middle is left out instead.
+    """Shortens each; names that would then look alike lose their middle instead.
 
     >>> shorten_all(["terrier_of_Norwich", "terrier_of_Norfolk", "Sphynx"], 9)
     ['terr…wich', 'terr…folk', 'Sphynx']
@@ -170,7 +170,7 @@ def embedding_maps(panels: Sequence[MapPanel]) -> Figure:
 
 
 def _name_groups(axes: Axes, panel: MapPanel) -> None:
-    """Few groups get a legend, many their name in their midst."""
+    """A few groups get a legend; many are labelled in place."""
     if len(panel.names) <= 3:
         axes.legend(loc="best")
         return
@@ -185,7 +185,7 @@ def _name_groups(axes: Axes, panel: MapPanel) -> None:
 def matrices(
     panels: Sequence[Matrix], *, number: str, colour_label: str = "", title: str = ""
 ) -> Figure:
-    """Heat maps side by side, on one scale each, with their numbers where these fit.
+    """Heat maps side by side, each on a scale of its own, with numbers in the cells if they fit.
 
     `number` is a format such as ``"{:.1f}"``; where numbers do not fit there is a scale instead,
     called `colour_label`.

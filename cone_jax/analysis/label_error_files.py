@@ -1,6 +1,6 @@
-"""What ``--mode=label_errors`` leaves: a table of all pictures, and a page to decide on the worst.
+"""The output of ``--mode=label_errors``: a table of all pictures, and a page to review the worst.
 
-The page needs nothing but itself. It keeps a person's decisions in the browser, and saves them as a
+The page is self-contained. It keeps a person's decisions in the browser, and saves them as a
 file of corrections that training reads (`data.corrections`).
 """
 
@@ -88,7 +88,7 @@ def list_findings(
 def contradicting_duplicates(
     dataset: Dataset, image_size: int, threads: int
 ) -> dict[str, dict[int, tuple[str, ...]]]:
-    """By split and record: the copies and near copies of other pictures, with another label."""
+    """By split and record: copies and near copies that have another label."""
     found: dict[str, dict[int, tuple[str, ...]]] = {"train": {}, "test": {}}
     for finding in inspection.inspect(dataset, image_size, threads=threads).findings:
         if "duplicate" in finding.problem and "other class" in finding.problem:
@@ -130,14 +130,14 @@ def _compose(
     tiles = page.tiles(
         [
             (f"{doubted:,}", "labels that classifier and neighbours together would change"),
-            (f"{len(ranked):,}", "labels looked at"),
+            (f"{len(ranked):,}", "labels judged"),
             (f"{agreed:.0%}", "of the labels they agree with"),
         ]
     )
     bar = Markup(
-        '<p class="quiet">{} Where they disagree, the label is wrong or they are: the fewer labels '
-        "they agree with, the more of the doubts are mistakes of their own. Decide on as many as "
-        "you like, then save; train with "
+        '<p class="quiet">{} Where they disagree, either the label is wrong or they are. The fewer '
+        "labels they agree with, the more often it is they who are wrong. Decide on as many as you "
+        "like and save. Then train with "
         "<code>--config.data.corrections=corrections.csv</code>.</p>"
         '<p><button id="save" type="button">Save corrections.csv</button> '
         '<span id="count" class="quiet"></span></p>'

@@ -1,4 +1,4 @@
-"""Which labels are wrong: what neighbours and an out-of-sample prediction say against each.
+"""Finds wrong labels: neighbours and an out-of-sample prediction testify about each.
 
 A network that has trained on a picture has learned its label, right or wrong. So each picture is
 judged by a network that has not: the test pictures by the run's own, each fold of the training
@@ -36,7 +36,7 @@ _neighbours = jax.jit(memory_bank.neighbours, static_argnums=2)
 
 
 class Evidence(NamedTuple):
-    """What is said about the labels of n pictures. C classes, k neighbours."""
+    """The evidence about the labels of n pictures. C classes, k neighbours."""
 
     records: np.ndarray  # [n], of the split in question
     labels: np.ndarray  # [n], as given
@@ -78,10 +78,10 @@ def fold_configs(config: ConfigDict, count: int) -> list[ConfigDict]:
 
 
 def examine(run: Run, variables: Variables, report: Report, *, own: bool = False) -> Evidence:
-    """What a network of `run` and its training pictures say about the labels of its test split.
+    """The evidence of a network of `run` and its training pictures about the run's test split.
 
-    With `own`, about those of its training split: a picture is then no neighbour of itself, but
-    the network has seen its label.
+    With `own`, about its training split: a picture is then not its own neighbour, but the network
+    has seen its label.
     """
     train = _look(run, variables, run.dataset.train, report)
     asked = train if own else _look(run, variables, run.dataset.test, report)
@@ -103,7 +103,7 @@ def examine(run: Run, variables: Variables, report: Report, *, own: bool = False
 
 
 def _look(run: Run, variables: Variables, source: Source, report: Report) -> inference.Rows:
-    """What the network says about each picture that can be read: nobody can judge the others."""
+    """The network's outputs for each readable picture; the others cannot be judged."""
     stream = run.eval_stream(source, report, readable_only=True)
     return inference.infer(run.learner, variables, stream, _said)
 
@@ -166,10 +166,10 @@ def suspect(evidence: Evidence, train: Evidence) -> Suspicion:
 
 
 def votes(evidence: Evidence, train: Evidence) -> np.ndarray:
-    """[n, C]: the mean of what is said about a picture's neighbours in train, out of sample.
+    """[n, C]: the mean out-of-sample prediction of each picture's neighbours in train.
 
-    Each counts by exp(similarity / `TEMPERATURE`). A picture without neighbours has the
-    classifier's own answer.
+    Each counts by exp(similarity / `TEMPERATURE`). A picture without neighbours gets the
+    classifier's own prediction.
     """
     place = np.full(max(train.records.max(), evidence.neighbours.max()) + 1, -1)
     place[train.records] = np.arange(len(train.records))

@@ -1,4 +1,4 @@
-"""A network beside its bank: who a picture's neighbours are, how strongly its positives pull it.
+"""A network and its bank: the neighbours of a picture, and how strongly its positives pull.
 
 The bank knows the training record of each row, so both become sheets of pictures.
 """
@@ -26,7 +26,7 @@ _neighbours = jax.jit(memory_bank.neighbours, static_argnums=2)
 
 
 class NetworkAndBank(NamedTuple):
-    """A network to look at, as a checkpoint holds it or while it trains."""
+    """A network to inspect, from a checkpoint or while it trains."""
 
     run: Run  # the stage that it belongs to
     step: int
@@ -54,7 +54,7 @@ class NetworkAndBank(NamedTuple):
 
 
 def _said(out: EncoderOutput, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """All that any use takes, so that they share one program."""
+    """Everything that any caller needs, so that all share one program."""
     said = {"features": out.features, "embedding": out.embedding, "logits": out.logits}
     return said | {name: batch[name] for name in ("label", "id")}
 

@@ -49,8 +49,8 @@ def page(title: str, kicker: str, opening: Markup, sections: Sequence[Section]) 
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             '<link rel="icon" href="data:,"><title>{title}</title><style>{style}</style></head>\n'
             '<body><header><p class="kicker">{kicker}</p><h1>{title}</h1>{opening}</header>\n'
-            "<nav>{links}</nav>\n{parts}\n<footer>Written by cone_jax. This file needs nothing "
-            "but itself.</footer></body></html>\n"
+            "<nav>{links}</nav>\n{parts}\n<footer>Written by cone_jax. This file is "
+            "self-contained.</footer></body></html>\n"
         ).format(title=title, style=style, kicker=kicker, opening=opening, links=links, parts=parts)
     )
 
@@ -118,7 +118,7 @@ def bar(fraction: float) -> Markup:
 
 
 def thumbnail(pixels: np.ndarray | None, name: str, lines: Sequence[str], kind: str = "") -> Markup:
-    """A small picture uint8 [H, W, 3] with its name and what is known of it below."""
+    """A small picture uint8 [H, W, 3] with its name and further lines below."""
     if pixels is None:
         image = Markup('<div class="gone">no picture</div>')
     else:

@@ -1,4 +1,4 @@
-"""A run beside the numbers of the paper that belong to its config.
+"""Compares a run with the paper's numbers for its config.
 
     python -m cone_jax.analysis.paper_comparison runs/cifar100
 
@@ -84,7 +84,7 @@ Differences = dict[str, tuple[str, str]]
 
 @dataclasses.dataclass(frozen=True)
 class PaperRow:
-    """One number of the paper. Empty strings stand for what it does not say."""
+    """One number of the paper. Empty strings stand for what the paper does not state."""
 
     table: str
     dataset: str
@@ -106,7 +106,7 @@ class PaperRow:
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-    """What the tables of the paper tell runs apart by."""
+    """The properties by which the paper's tables tell runs apart."""
 
     dataset: str
     methods: frozenset[str]  # all names under which tables list it
@@ -126,7 +126,7 @@ def read_paper(path: Path = PAPER) -> list[PaperRow]:
 
 
 def facts(config: ConfigDict) -> RunFacts:
-    """What a config is in the words of the paper."""
+    """A config in the terms of the paper."""
     return RunFacts(
         dataset=dataset_name(config.data),
         methods=method_names(config),
@@ -207,7 +207,7 @@ def differences(run: RunFacts, row: PaperRow) -> Differences:
 def matching_rows(
     run: RunFacts, rows: Sequence[PaperRow], nearest: int = 5
 ) -> tuple[list[PaperRow], list[tuple[PaperRow, Differences]]]:
-    """The rows about this very config; or, when there are none, the nearest of its data set."""
+    """The rows for this config or, if there are none, the nearest ones of its data set."""
     accuracies = [row for row in rows if row.metric == "top1"]
     compared = [(row, differences(run, row)) for row in accuracies]
     exact = [row for row, different in compared if not different]

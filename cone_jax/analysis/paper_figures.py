@@ -6,7 +6,7 @@
     log_sum_exp_errors       m_p and m_n over training
     neighbour_purity         the share of neighbours of the query's class, over training
 
-A figure that no run has anything for is left out.
+A figure is left out if no run has data for it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _EACH = 3  # most and least similar positives
 
 
 def draw(evidence: Sequence[Evidence], names: Sequence[str]) -> dict[str, Figure]:
-    """What there is to draw of the runs called `names`, by the names of the figures."""
+    """The figures that can be drawn for the runs called `names`, by their own names."""
     drawn: dict[str, Figure | None] = {
         "embedding_one_class": one_class_maps(evidence, names),
         "embedding_classes": class_maps(evidence, names),
@@ -57,13 +57,13 @@ def gradient_coefficients(evidence: Evidence) -> Figure | None:
 
 
 def one_class_maps(evidence: Sequence[Evidence], names: Sequence[str]) -> Figure | None:
-    """The features of one class, a panel a run."""
+    """The features of one class, one panel per run."""
     pairs = zip(evidence, names, strict=True)
     return _maps([one_class_panel(f"{name}: class {{}}", e.snapshot) for e, name in pairs])
 
 
 def class_maps(evidence: Sequence[Evidence], names: Sequence[str]) -> Figure | None:
-    """The features of up to ten classes, a panel a run."""
+    """The features of up to ten classes, one panel per run."""
     return _maps([classes_panel(name, e.snapshot) for e, name in zip(evidence, names, strict=True)])
 
 
@@ -97,7 +97,7 @@ def log_sum_exp_errors(evidence: Sequence[Evidence], names: Sequence[str]) -> Fi
 
 
 def neighbour_purity(evidence: Sequence[Evidence], names: Sequence[str]) -> Figure | None:
-    """Which share of the neighbours has the query's class."""
+    """The share of neighbours that have the query's class."""
     return _curves(evidence, names, {"train/purity": ""}, "neighbours of the class, %", 100.0)
 
 

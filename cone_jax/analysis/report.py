@@ -1,7 +1,7 @@
-"""`report.html`: one run on one page that needs nothing but itself.
+"""`report.html`: one run on one self-contained page.
 
 The page is a function of the run's directory: config, metrics, and the snapshot of a checkpoint,
-which is taken on the first occasion and kept. Pictures come from the data set and are left out
+which is taken once and kept. Pictures come from the data set and are left out
 where it is gone. Whatever an objective does not have (a bank, neighbours) has no section.
 """
 
@@ -29,8 +29,8 @@ def write(directory: Path | str, *, step: int | str = "latest") -> Path:
 def write_after_training(directory: Path, say: Report) -> None:
     """Writes the report of a run that has just ended, unless it is there already.
 
-    Nothing that goes wrong here may lose a run that went well: it becomes a line to read. Of
-    several processes the first one writes, on its own devices, while the others wait.
+    A failure here must not spoil a run that succeeded, so it only prints a warning. Of several
+    processes the first one writes, on its own devices, while the others wait.
     """
     if distributed.is_primary():
         _write_if_older(directory, say)

@@ -1,4 +1,4 @@
-"""The first section of a report: what a person asks of a classifier, answered in sentences."""
+"""The first section of a report: questions about a classifier, answered in sentences."""
 
 import csv
 from collections.abc import Iterator
@@ -33,19 +33,19 @@ def _of_the_network(evidence: Evidence) -> Iterator[tuple[str, str]]:
         f"{accuracy:.1%} of the test pictures are recognised; guessing would give "
         f"{1 / len(names):.1%}.",
     )
-    trained = "" if evidence.train is None else f", trained on {len(evidence.train):,}"
+    trained = "" if evidence.train is None else f", trained on {len(evidence.train):,} others"
     yield (
         "On what?",
-        f"{examples:,} pictures of {len(names)} classes that were not trained on{trained}.",
+        f"{examples:,} test pictures of {len(names)} classes{trained}.",
     )
-    sure = f"With 95 % confidence the accuracy is {interval_text(accuracy, examples)}"
+    sure = f"With 95% confidence the accuracy is {interval_text(accuracy, examples)}"
     calibration = evidence.run.last("test/ece")
     if calibration is not None:
         sure += f"; its probabilities are off by {calibration:.1%} on average (ECE)"
-    yield "How sure?", f"{sure}. Another seed gives another network."
+    yield "How sure?", f"{sure}. Another seed would give another network."
     matrix = confusion_matrix(snapshot.labels, snapshot.predictions, len(names))
     mistakes = [
-        f"{names[each.label]} taken for {names[each.prediction]} "
+        f"{names[each.label]} mistaken for {names[each.prediction]} "
         f"({'once' if each.times == 1 else f'{each.times} times'})"
         for each in frequent_mistakes(matrix)[:_MISTAKES]
     ]

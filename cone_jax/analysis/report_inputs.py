@@ -1,6 +1,6 @@
-"""What there is to know about a run: its records, its network's snapshot, its pictures.
+"""The inputs of reports and figures: a run's records, its network's snapshot, its pictures.
 
-Whatever is gone (data, checkpoint) is left out, with the reason.
+Whatever is missing (data, checkpoint) is left out, with the reason.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from cone_jax.training.run_directory import RunDirectory
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """All that reports and figures are made of."""
+    """Everything that reports and figures are made from."""
 
     run: RunDirectory
     snapshot: Snapshot | None
@@ -31,14 +31,14 @@ class Evidence:
     detections: Section | None = None  # of a detector, which has no snapshot
 
     def training_pictures(self, records: Sequence[int]) -> list[np.ndarray | None]:
-        """Pictures of training records; None for those not at hand or not known (-1)."""
+        """Pictures of training records; None for missing pictures and unknown records (-1)."""
         return self._pictures(self.train, records)
 
     def test_pictures(self, records: Sequence[int]) -> list[np.ndarray | None]:
         return self._pictures(self.test, records)
 
     def file_name(self, source: Source | None, record: int) -> list[str]:
-        """The name of a record's file, to be found again; empty where it is not known."""
+        """The name of a record's file, to look it up; empty if it is not known."""
         if source is None or not 0 <= record < len(source):
             return []
         return [sources.file_name(source, record)]
@@ -63,7 +63,7 @@ class Evidence:
 
 
 def gather(directory: Path, step: int | str = "latest") -> Evidence:
-    """Reads a run, and looks at its network where no one has before."""
+    """Reads a run, and takes the snapshot of its network unless there is one."""
     run = RunDirectory.open(directory)
     missing = ""
     snapshot: Snapshot | None = None
@@ -86,7 +86,7 @@ def gather(directory: Path, step: int | str = "latest") -> Evidence:
 
 
 def obtain_snapshot(run: RunDirectory, step: int | str = "latest") -> Snapshot:
-    """The stored snapshot of a checkpoint, or a new one; `UserError` where neither can be."""
+    """The stored snapshot of a checkpoint, or a new one; `UserError` if neither is possible."""
     number = run.resolve(step)
     snapshot = Snapshot.load(run.path, number)
     if snapshot is None:

@@ -68,12 +68,12 @@ def results(evidence: Evidence) -> Section | None:
         header = ("metric", "last", "best", "at step")
         parts.append(page.table(header, rows, numbers=(1, 2, 3), kind="narrow"))
     if evidence.missing:
-        parts.append(page.paragraph(f"Left out, because it is not at hand: {evidence.missing}"))
+        parts.append(page.paragraph(f"Left out because it is missing: {evidence.missing}"))
     return Section("results", "Results", page.join(parts)) if parts else None
 
 
 def _interval(evidence: Evidence, name: str, value: float) -> str:
-    """In brackets, of an accuracy on the test split; nothing of anything else."""
+    """The interval of a test accuracy, in brackets; empty for other metrics."""
     if name not in SPLIT_ACCURACIES or evidence.snapshot is None:
         return ""
     return f" ({interval_text(value, len(evidence.snapshot.labels))})"
@@ -109,7 +109,7 @@ def _caption(run: RunDirectory, chart: Chart, names: list[str]) -> str:
 
 
 def classes(evidence: Evidence) -> Section | None:
-    """Where the network errs."""
+    """The network's mistakes."""
     snapshot = evidence.snapshot
     if snapshot is None or not len(snapshot.labels):
         return None
@@ -118,7 +118,7 @@ def classes(evidence: Evidence) -> Section | None:
     errors = int(matrix.sum() - np.trace(matrix))
     total = int(matrix.sum())
     scores = page.table(
-        ("class", "accuracy", "95 % interval", "", "examples", "most often taken for"),
+        ("class", "accuracy", "95% interval", "", "examples", "most often taken for"),
         [
             (
                 names[score.label],
@@ -161,7 +161,7 @@ def neighbours(evidence: Evidence) -> Section | None:
     for index, query in enumerate(evidence.test_pictures(sheet.queries.tolist())):
         label, prediction = names[sheet.labels[index]], sheet.predictions[index]
         right = prediction == sheet.labels[index]
-        verdict = "✓ recognised" if right else f"✗ taken for {names[prediction]}"
+        verdict = "✓ recognised" if right else f"✗ mistaken for {names[prediction]}"
         others = []
         records = sheet.neighbours[index].tolist()
         for place, picture in enumerate(evidence.training_pictures(records)):
@@ -216,7 +216,7 @@ def pulls(evidence: Evidence) -> Section | None:
         "rows of the bank."
     )
     body = page.join([intro, *rows])
-    return Section("positives", "Pull of the positives", body, "Of interest to the method's users")
+    return Section("positives", "Pull of the positives", body, "For those who study the method")
 
 
 def maps(evidence: Evidence) -> Section | None:

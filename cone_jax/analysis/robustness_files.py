@@ -1,4 +1,4 @@
-"""What an evaluation under corruption leaves in the workdir: numbers, a table, a figure."""
+"""The files of an evaluation under corruption: numbers, a table, a figure."""
 
 import math
 from pathlib import Path
@@ -20,7 +20,7 @@ OWN_PICTURES = "the test split, corrupted here"
 
 
 def check_directory(directory: Path, data: str) -> None:
-    """Refuses a `directory` with results of other data, which would be replaced."""
+    """Refuses a `directory` whose results are for other data and would be overwritten."""
     table = directory / TABLE_FILE
     if not table.exists():
         return

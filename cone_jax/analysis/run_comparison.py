@@ -44,7 +44,7 @@ class Summary(NamedTuple):
 
 
 def group_runs(runs: Sequence[RunDirectory]) -> list[Group]:
-    """Groups in the order of their first run, named by what tells them apart."""
+    """Groups in the order of their first run, named after the fields in which they differ."""
     groups: list[tuple[dict, list[RunDirectory]]] = []
     for run in runs:
         fields = computed_fields(run.config)
@@ -109,7 +109,7 @@ def table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def _parameters(run: RunDirectory) -> str:
-    """Of the network that trains, heads included; unknown where the classes are."""
+    """The parameters of the trained network with its heads; unknown if the classes are."""
     names = workdir.class_names(run.path)
     if names is None:
         return "–"
@@ -129,7 +129,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(first: Group, other: Group, metric: str) -> Verdict | None:
-    """The paired difference; None where no seed is in both."""
+    """The paired difference; None if the groups share no seed."""
     by_seed = [
         {run.config.seed: value for run in group.runs if (value := run.last(metric)) is not None}
         for group in (first, other)
@@ -157,20 +157,20 @@ def verdicts(groups: Sequence[Group]) -> list[str]:
         points = f"{100 * found.mean:+.2f} points of {JUDGED}"
         if found.half is None:
             said.append(
-                f"{between}: {points}, a single seed: whether that is more than noise cannot be "
-                "said; repeat both with --config.seed=1 and 2."
+                f"{between}: {points}, a single seed, which cannot show whether that is more than "
+                "noise; repeat both with --config.seed=1 and 2."
             )
             continue
         if found.half < 1e-9 and found.mean:  # but for rounding, none
             said.append(
-                f"{between}: {points}, the same in all of {found.seeds} paired seeds: a small test "
-                "set does that by chance; whether it is more than noise, more seeds will tell."
+                f"{between}: {points}, the same in all of {found.seeds} paired seeds, as a small "
+                "test set may give by chance; more seeds will show whether it is more than noise."
             )
             continue
         low, high = (100 * (found.mean + sign * found.half) for sign in (-1, 1))
         clear = low > 0 or high < 0
         said.append(
-            f"{between}: {points} over {found.seeds} paired seeds, 95 % interval {low:+.2f} to "
+            f"{between}: {points} over {found.seeds} paired seeds, 95% interval {low:+.2f} to "
             f"{high:+.2f}: {'more than' if clear else 'within'} noise."
         )
     return said
@@ -182,7 +182,7 @@ def _declared(groups: Sequence[Group]) -> dict[str, Metric]:
 
 
 def _cell(group: Group, name: str, metric: Metric) -> str:
-    """With the deviation over seeds; of a single accuracy with what it leaves open."""
+    """A value with its deviation over seeds or, for a single accuracy, its interval."""
     summary = summarise(group, name)
     if summary is None:
         return "–"
@@ -194,7 +194,7 @@ def _cell(group: Group, name: str, metric: Metric) -> str:
 
 
 def _tested(group: Group, name: str) -> int | None:
-    """On how many pictures a metric was measured, where the run's snapshot tells."""
+    """The number of pictures that a metric was measured on, if the run's snapshot has it."""
     for run in group.runs:
         series = run.series(name)
         if series.steps.size:
@@ -256,8 +256,8 @@ def write(runs: Sequence[RunDirectory], directory: Path) -> Path:
         figure_style.save(figure, directory / "figures" / key)
         charts.append(page.chart(figure, key, overlay.title))
     note = (
-        "Bands and ± are one standard deviation over seeds. Each value is the last recorded. What "
-        "follows a single run's accuracy is its 95 % interval, given the number of test pictures."
+        "Bands and ± are one standard deviation over seeds. Each value is the last one recorded. "
+        "The interval after a single run's accuracy is its 95% interval for so many test pictures."
     )
     sections = [
         page.Section("table", "Table", page.table(header, rows, numbers=range(1, len(header)))),

@@ -1,8 +1,8 @@
-"""All that a report shows of a network and its data at one checkpoint, kept in a file.
+"""Everything a report shows about a network and its data at one checkpoint, kept in a file.
 
-`take` looks at the network and its data once. What it finds is stored in the run's directory, so
-that a report can be written again when the data set is gone, and comes out the same. Pictures are
-not stored, only which records they are.
+`take` runs the network on its data once. The results are stored in the run's directory, so that
+the same report can be written again when the data set is gone. Pictures are not stored, only the
+numbers of their records.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class OneClassMap(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What one checkpoint does; None for what its objective does not have."""
+    """The results of one checkpoint; None for whatever its objective does not have."""
 
     step: int
     class_names: tuple[str, ...]
@@ -101,7 +101,7 @@ class Snapshot:
 
 
 def pictures_tested(directory: Path, step: int) -> int | None:
-    """On how many test pictures the snapshot of a step was taken; None where nothing tells."""
+    """The number of test pictures in the snapshot of a step; None if it is not known."""
     try:
         snapshot = Snapshot.load(directory, step)
     except Exception:  # a store that is away now, or a file cut short: a number is missing
@@ -122,7 +122,7 @@ def _path(directory: Path, step: int) -> Path:
 
 
 def take(network: NetworkAndBank) -> Snapshot:
-    """Looks at the whole test split and a few hundred training pictures."""
+    """Runs the network on the whole test split and a few hundred training pictures."""
     dataset = network.run.dataset
     shown = spread_classes(dataset.num_classes)
     tested = _look_at_test_split(network, shown)

@@ -1,7 +1,7 @@
-"""Sheets of pictures for TensorBoard while a run trains: what goes in, and who is near whom.
+"""Sheets of pictures for TensorBoard while a run trains: training samples and neighbours.
 
-At the first evaluation the augmented training samples, at each one a few test pictures beside
-their nearest neighbours in the bank. It costs one pass over a handful of pictures.
+The first evaluation adds the augmented training samples, each one a few test pictures beside
+their nearest neighbours in the bank. This costs one pass over a handful of pictures.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ _QUERIES, _NEIGHBOURS = 8, 8
 class TensorboardImages:
     """Given to `training.train`, which calls it after every evaluation.
 
-    Where it fails it says so in TensorBoard and stops: training goes on. Of several processes the
-    first one draws, from its own copy of the state.
+    If it fails it says so in TensorBoard and stops, and training continues. Of several processes
+    the first one draws, from its own copy of the state.
     """
 
     _samples_shown: bool = False

@@ -1,4 +1,4 @@
-"""Which recorded metrics belong in one chart, and the charts.
+"""The charts of recorded metrics, and which metrics share one.
 
 What a metric is called and which chart it belongs to is declared beside what computes it. Every
 metric of a run is in a chart: one that is not declared gets a chart of its own.
@@ -28,7 +28,7 @@ def charts_of(
 
 
 def label(name: str, declared: Mapping[str, Metric]) -> str:
-    """What a metric is called in a legend.
+    """The name of a metric in a legend.
 
     >>> label("train/gradient_norm", {})
     'gradient norm'

@@ -67,7 +67,7 @@ def describe_data(config: ConfigDict, train_images: str) -> DataShape:
 def ask(
     config: ConfigDict, program: str, topology: Topology, data: DataShape, progress: Progress
 ) -> Answer:
-    """What the compiler says of one program, now or when it was asked before."""
+    """The compiler's answer for one program, fresh or from the cache."""
     progress(program, 0.0)
     with _worker(config, topology) as worker:
         keys = _identify(worker, program, topology, data)
@@ -163,7 +163,7 @@ def _cache_folder() -> Path:
 def ask_all(
     config: ConfigDict, topology: Topology, data: DataShape, say: Report, progress: Progress
 ) -> dict[str, Answer]:
-    """What the compiler says of every program of a run, up to one that it cannot compile."""
+    """The compiler's answers for the programs of a run, up to one that it cannot compile."""
     programs.check(config, topology.num_devices)
     environment.install(topology.accelerator.kind, say)
     answers = {}

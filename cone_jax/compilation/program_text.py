@@ -25,7 +25,7 @@ _PARTS = (
 
 
 class Instruction(NamedTuple):
-    """One line of a program, as often as it is carried out."""
+    """One line of a program, and how often it is executed."""
 
     kind: str  # such as ``fusion``
     result: str  # its shape, with layout
@@ -172,10 +172,10 @@ class Program:
 
 
 def _chain(rest: str) -> str:
-    """Which of the collectives that run beside arithmetic this is a piece of.
+    """The asynchronous collective that this line is a part of.
 
-    A TPU carries such a one out in several fusions, each of which names it. Its channel would not
-    do: those of a `shard_map` share one.
+    A TPU executes such a collective in several fusions, each of which names it. Its channel does
+    not identify it: all collectives of a `shard_map` share one.
     """
     chain = re.search(r'chain_id="(\d+)"', rest)
     channel = re.search(r"channel_id=(\d+)", rest)

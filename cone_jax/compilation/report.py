@@ -52,7 +52,7 @@ class Findings:
         return "exhausted" not in answer and self.needed(program) <= answer["limit"]
 
     def needed(self, program: str) -> int:
-        """Bytes of one device; where the program could not be compiled, at least these."""
+        """Bytes of one device; a lower bound if the program could not be compiled."""
         answer = self.answers[program]
         if "exhausted" in answer:
             return max(answer["needed"] or 0, programs.total(answer["state"]))
@@ -150,7 +150,7 @@ class Findings:
         return augmented if len(data.train_transforms) > PLAIN_TRANSFORMS else plain
 
     def _host_cores(self, estimate: float | None) -> float | None:
-        """None, too, for pictures with objects: nobody has measured how fast these are read."""
+        """None also for pictures with objects, since their reading speed was not measured."""
         images = self._images_per_second(estimate)
         if not images or programs.has_objects(self.config):
             return None

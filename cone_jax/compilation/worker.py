@@ -94,7 +94,7 @@ def compile_for(traced: Traced, topology: Topology) -> dict[str, Any]:
 
 
 def exhausted(message: str) -> dict[str, Any]:
-    """What a compiler says of a program that no device has the memory for.
+    """The answer for a program that does not fit into a device's memory.
 
     >>> exhausted("RESOURCE_EXHAUSTED: Ran out of memory: Used 20.5G of 15.75G hbm. Exceeded")
     {'exhausted': 'RESOURCE_EXHAUSTED: Ran out of memory: Used 20.5G of 15.75G hbm. Exceeded', \

@@ -1,22 +1,15 @@
 """The config of a run: its recipe, defaults, options and stages, and whether its sections fit.
 
 A recipe in `configs/` starts from `default()`, changes what it needs and returns the result locked,
-so that a misspelt field is an error. Fields are declared in `cone_jax/settings/` and, those of a
-method, in its file in `cone_jax/objectives/`; each section checks by itself what its fields may be.
-Defaults follow the released code (preset ``official``); where the paper's text differs,
-`apply_preset(config, "paper")` sets its value. The points that neither settles are listed with
-their fields in docs/recipes.md.
+so that a misspelt field is an error. Fields are declared in `cone_jax/settings/` or, for a method,
+in its file in `cone_jax/objectives/`. Defaults follow the released code (preset ``official``);
+where the paper's text differs, `apply_preset(config, "paper")` sets its value.
 
-Recipes and sweeps are Python files with one function. A recipe is named by its file
-(``my/recipe.py``), or by the file's name alone (``digits``). A name alone means
-``configs/NAME.py`` or ``NAME.py`` in the current directory before the recipe of the package. The
-package's recipes also go by the file they are in the project, ``configs/digits.py``, wherever the
-command is given.
+Recipes and sweeps are Python files with one function, given by path or by name (``digits``). A name
+means ``configs/NAME.py`` or ``NAME.py`` in the current directory, otherwise the package's recipe.
 
-Most methods train network and classifier at once: one stage. A method whose loss trains no
-classifier (SimCLR, SupCon, ...) is followed by a linear stage: the backbone is frozen as it stands,
-projection head and predictor are dropped, and a new linear classifier is trained on the pooled
-features. That stage is training like any other, with objective ``linear``.
+A method whose loss trains no classifier (SimCLR, SupCon, ...) is followed by a linear stage: a new
+classifier is trained on the pooled features of the frozen backbone, with objective ``linear``.
 """
 
 import functools
@@ -60,7 +53,7 @@ def get_field(config: ConfigDict, field: str) -> Any:
 
 
 def leave_open(config: ConfigDict, *fields: str) -> None:
-    """Lets the number of images and the budget decide `fields`, as long as nobody sets them.
+    """Leaves `fields` to follow from the number of images and the budget, unless set by hand.
 
     >>> config = default()
     >>> leave_open(config, "epochs")
@@ -71,7 +64,7 @@ def leave_open(config: ConfigDict, *fields: str) -> None:
 
 
 def open_fields(config: ConfigDict) -> tuple[str, ...]:
-    """The fields that were left open and have not been changed since."""
+    """The fields that `leave_open` left open and that have not been changed since."""
     return tuple(field for field, value in config.derive if get_field(config, field) == value)
 
 
@@ -87,7 +80,11 @@ def stage_configs(config: ConfigDict) -> tuple[ConfigDict, ...]:
 
 
 def deployed(config: ConfigDict) -> ConfigDict:
-    """The config that describes the network a finished run leaves behind."""
+    """The config of the last stage, which describes the network that a finished run leaves behind.
+
+    >>> deployed(load_recipe("digits", "supcon")).objective.name
+    'linear'
+    """
     return stage_configs(config)[-1]
 
 
@@ -149,8 +146,8 @@ def apply_options(
     """The config with what follows the colon in ``--config=configs/x.py:a,b``, locked.
 
     Every recipe understands the names of the objectives, which replace CoNe in the same recipe,
-    CoNe's variants and the presets. They take effect in this order, whatever the order they are
-    given in: objectives, variants, the recipe's own as it lists them, presets.
+    CoNe's variants and the presets. Whatever the order in which they are given, they take effect
+    in this one: objectives, variants, the recipe's own as it lists them, presets.
 
     Args:
         config: is changed, and returned.
@@ -263,7 +260,12 @@ def validate(config: ConfigDict) -> None:
 
 
 def require_classifier(config: ConfigDict, mode: str) -> None:
-    """Raises `UserError` if the recipe is a detector's and `mode` is for classifiers."""
+    """Raises `UserError` unless `config` trains a classifier, which `mode` requires.
+
+    >>> require_classifier(load_recipe("coco"), "probe")
+    Traceback (most recent call last):
+    cone_jax.errors.UserError: --mode=probe is for classifiers; objective.name ('detection') ...
+    """
     if objectives.chosen(config.objective).needs.labels != "class":
         raise UserError(
             f"--mode={mode} is for classifiers; objective.name ({config.objective.name!r}) is "
@@ -272,7 +274,7 @@ def require_classifier(config: ConfigDict, mode: str) -> None:
 
 
 def _check_needs(settings: Settings, objective: objectives.Objective) -> None:
-    """What the method asks for, the rest of the config must give."""
+    """Checks that the rest of the config provides what the method needs."""
     needs, name, model = objective.needs, settings.objective.name, settings.model
     if needs.views != "any" and settings.data.views != 2:
         raise UserError(
@@ -332,7 +334,7 @@ PACKAGED = Path(__file__).parent.parent / "recipes"
 
 
 def load_recipe(path: str, options: str = "") -> ConfigDict:
-    """What ``get_config(options)`` of a recipe returns.
+    """The config that a recipe's ``get_config(options)`` returns.
 
     Args:
         path: the recipe's file, or the name of one that comes with the package.
@@ -348,10 +350,7 @@ def load_recipe(path: str, options: str = "") -> ConfigDict:
 
 
 def call(path: str, options: str, *, flag: str, function: str, folder: str = "") -> Any:
-    """What a function of the file returns; it may take no argument when there are no options.
-
-    `folder` is the part of the folder of recipes that the file is looked for in.
-    """
+    """Calls a function of the file, which is looked for in `folder` of the folder of recipes."""
     if options.startswith("//"):
         raise UserError(f"{flag} ({path}:{options}) must be a local file; copy it here")
     if (file := find(path, folder)) is None:
@@ -392,7 +391,7 @@ def _is_name(path: str) -> bool:
 
 
 def _cure(path: str, folder: str) -> str:
-    """The nearest of the recipes that there are, as the user has written theirs."""
+    """The nearest existing recipe, in the form in which the user wrote theirs."""
     places = (Path(FOLDER, folder), PACKAGED / folder)
     names = {file.stem for place in places for file in place.glob("*.py")}
     if _is_name(path):

@@ -81,18 +81,18 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 def _direction(font: Font) -> str | None:
-    """From left to right, where Pillow can be told."""
+    """Left to right, if this layout engine takes a direction."""
     raqm = ImageFont.Layout.RAQM
     return "ltr" if getattr(font, "layout_engine", None) == raqm else None
 
 
 def missing_characters(texts: Sequence[str]) -> str:
-    """The characters for which no font is to be found; they show as boxes."""
+    """The characters that no font on this machine has; they show as boxes."""
     return "".join(sorted({character for text in texts for character in _font(text)[1]}))
 
 
 def say_missing_characters(texts: Sequence[str], say: Report) -> None:
-    """Tells why some characters of a sheet are boxes, and what helps."""
+    """Warns that some characters of a sheet show as boxes, and names the cure."""
     missing = missing_characters(texts)
     if missing:
         say(

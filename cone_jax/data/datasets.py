@@ -90,11 +90,13 @@ def check_classes(dataset: Dataset, data: ConfigDict, report: Report) -> None:
 
     A class that is held out by `data.holdout` may have a single test image, with a warning.
     """
+    where = f"data.path ({data.path})" if data.path else f"data.source ({data.source})"
     if sources.has_objects(dataset.train):
+        for remark in coco_source.remarks(dataset.train, dataset.test):
+            report(f"{where}: {remark}")
         return
     names = dataset.class_names
     train = _known_counts(dataset.train, len(names))
-    where = f"data.path ({data.path})" if data.path else f"data.source ({data.source})"
     if len(names) < 2:
         inside = _folders_inside(data, names)
         cure = (
@@ -211,9 +213,9 @@ def _corrected(data: Data, split: str) -> Source:
 
 
 def train_order(config: ConfigDict, num_records: int, source: Source | None = None) -> TrainOrder:
-    """The order of the training samples; of any but uniform sampling, that of `source`.
+    """The order of the training samples, which for non-uniform sampling depends on `source`.
 
-    Without it, it has the right length alone. Pictures with objects go in groups of one shape.
+    Without a source only its length is right. Pictures with objects go in groups of one shape.
     """
     if num_records < config.batch_size and config.data.last_batch == "drop":
         raise UserError(
@@ -247,7 +249,7 @@ def train_batches(
 
 
 def _order_of_objects(config: ConfigDict, source: Source, order: TrainOrder) -> TrainOrder:
-    """Pictures that lie and that stand in batches of their own, unless one shape holds both."""
+    """Separate batches of landscape and portrait pictures, unless one shape holds both."""
     from cone_jax.data import object_batches, objects
 
     data = config.data
@@ -263,7 +265,7 @@ def _order_of_objects(config: ConfigDict, source: Source, order: TrainOrder) -> 
     if not grouped.epoch_length:
         raise UserError(
             f"batch_size ({config.batch_size}) must be at most the {len(kinds) - sum(kinds)} "
-            f"pictures that lie or the {sum(kinds)} that stand; or pad to one shape"
+            f"landscape or the {sum(kinds)} portrait pictures; or pad to one shape"
         )
     return grouped
 

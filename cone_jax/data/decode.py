@@ -77,7 +77,7 @@ def open_image(
 
 
 def reason_unreadable(source: Any, record: int) -> str:
-    """Why a record of a source cannot be read, or nothing."""
+    """The reason why a record of a source cannot be read, or nothing."""
     try:
         picture = open_image(source[record].image)
         if isinstance(picture, Picture):
@@ -111,7 +111,7 @@ class Picture:
         self.size: Size = (height, width) if self._is_turned else (width, height)
 
     def verify(self) -> None:
-        """Raises `DamagedImage` where the pixels cannot be decoded, as cheaply as can be."""
+        """Raises `DamagedImage` if the pixels cannot be decoded, as cheaply as possible."""
         self._decode(reduction=8 if self._container.format == "JPEG" else 1)
 
     def full(self) -> Image.Image:
@@ -173,7 +173,7 @@ class Picture:
 
 
 def _not_read(beginning: bytes) -> str:
-    """Why a file that no plugin is for cannot be used."""
+    """Why a file that no decoder recognises cannot be used."""
     name = image_container.name_unread(beginning)
     if not name:
         return "not a JPEG, PNG, WebP or BMP file"

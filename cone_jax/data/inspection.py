@@ -1,7 +1,8 @@
 """What is wrong with a data set of pictures: files, duplicates, classes, folders.
 
 `inspect` looks at every picture of both splits, decoded whole. `quick_look` looks at as many as a
-few seconds allow, and at their readability alone; it runs before training.
+few seconds allow: can they be read, and were objects labelled on pictures of their size? It runs
+before training.
 
 Two pictures are near duplicates where their 64-bit difference hashes differ in few places and their
 thumbnails agree: the same photograph resized, compressed again, or with a little more contrast.
@@ -21,7 +22,7 @@ from PIL import Image
 
 from cone_jax.data import decode, image_container
 from cone_jax.data.datasets import Dataset, known_labels
-from cone_jax.data.sources import Source, has_objects, splits
+from cone_jax.data.sources import Source, coco, has_objects, splits
 from cone_jax.data.sources.image_folder import EXTENSIONS
 from cone_jax.errors import UserError
 
@@ -81,7 +82,7 @@ class Facts(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """All that was found out."""
+    """All results of an inspection."""
 
     class_names: tuple[str, ...]
     pictures: Sequence[Facts]
@@ -145,7 +146,10 @@ def quick_look(
     threads: int = 4,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[list[tuple[str, str]], int]:
-    """Path and reason of each unreadable picture, and how many were looked at in the time."""
+    """Path and reason of each unreadable picture, and how many were looked at in the time.
+
+    `UserError` where objects were labelled on a picture of another size.
+    """
     end, looked = clock() + seconds, 0
     bad: list[tuple[str, str]] = []
     with ThreadPoolExecutor(threads) as pool:
@@ -153,12 +157,20 @@ def quick_look(
             if clock() > end:
                 break
             block = range(first, min(first + 64, len(source)))
-            reasons = pool.map(lambda record: decode.reason_unreadable(source, record), block)
+            reasons = pool.map(lambda record: _reason_unusable(source, record), block)
             for record, reason in zip(block, reasons, strict=True):
                 if reason:
                     bad.append((source.describe(record), reason))
             looked = block.stop
     return bad, looked
+
+
+def _reason_unusable(source: Source, record: int) -> str:
+    reason = decode.reason_unreadable(source, record)
+    if has_objects(source) and not reason:
+        image, label = source[record]
+        coco.picture_of(label, image)
+    return reason
 
 
 def _look(split: str, source: Source, record: int) -> Facts:
@@ -197,7 +209,7 @@ def _unreadable(pictures: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _duplicates(pictures: Sequence[Facts], names: Sequence[str]) -> Iterator[Finding]:
-    """Copies, exact and near; each is told of the first picture that it is a copy of."""
+    """Exact and near copies, each with the first picture that it is a copy of."""
     readable = [facts for facts in pictures if not facts.problem]
     first_of: dict[bytes, int] = {}
     copies: dict[int, tuple[int, str]] = {}

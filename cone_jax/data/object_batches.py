@@ -1,8 +1,8 @@
 """Batches of pictures with objects: what `pipeline` is to classes.
 
-Pictures that lie and pictures that stand are padded to different shapes, so no batch has both. The
-order of training stays a function of (seed, position): each epoch shuffles all records, fills
-batches from either kind, and shuffles the batches. Evaluation takes one kind after the other.
+Landscape and portrait pictures are padded to different shapes, so no batch has both. The order of
+training stays a function of (seed, position): each epoch shuffles all records, fills batches from
+either kind, and shuffles the batches. Evaluation takes one kind after the other.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from cone_jax.errors import UserError
 
 
 def standing(source: Source) -> np.ndarray:
-    """Of each record whether the picture is higher than wide, bool [n]."""
+    """Whether the picture of each record is taller than wide, bool [n]."""
     return np.array([_stands(source, index) for index in range(len(source))], bool)
 
 

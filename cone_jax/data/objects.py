@@ -221,7 +221,7 @@ class ObjectPipeline:
         return example
 
     def blank(self) -> dict[str, np.ndarray]:
-        """The batch of one black picture that lies: names, shapes and types of every batch."""
+        """A batch of one black landscape picture: names, shapes and types of every batch."""
         none = np.zeros((0, 4), np.float32)
         masks = np.zeros((0, self.pad.mask_side, self.pad.mask_side), np.uint8)
         black = np.zeros((1, 1, 3), np.uint8)
@@ -229,7 +229,7 @@ class ObjectPipeline:
         return self.stack([example], upright=False)
 
     def stack(self, examples: Sequence[Example], *, upright: bool) -> dict[str, np.ndarray]:
-        """The batch of pictures that all lie, or all stand; with one shape anything goes."""
+        """A batch of pictures, all landscape or all portrait unless both have one shape."""
         heights, widths = zip(*(example.size for example in examples), strict=True)
         shape = self.pad.shape(upright)
         if max(heights) > shape[0] or max(widths) > shape[1]:

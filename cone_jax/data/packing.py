@@ -149,5 +149,5 @@ def _read(source: ImageFolderSource, index: int) -> tuple[bytes, int]:
     try:
         image, label = source[index]
     except decode.DamagedImage as error:
-        raise UserError(f"{source.describe(index)} {error}; mend or remove it") from error
+        raise UserError(f"{source.describe(index)} {error}; repair or remove it") from error
     return bytes(image), label

@@ -23,7 +23,7 @@ import numpy as np
 from absl import flags
 
 from cone_jax.data import decode
-from cone_jax.data.sources import Source
+from cone_jax.data.sources import Source, has_objects
 from cone_jax.data.transforms import Pipeline
 from cone_jax.errors import UserError
 
@@ -114,13 +114,13 @@ class Share:
 
 
 def draws_of(order: TrainOrder, step: int, share: Share) -> list[Draw]:
-    """What a process's rows of the batch of `step` (from 0) are made of."""
+    """The samples in a process's rows of the batch of `step` (from 0)."""
     first = step * order.batch_size
     return [order[first + row] for row in share.rows(order.batch_size)]
 
 
 def first_readable(count: int, wanted: int, read: Callable[[int], Sample | None]) -> Sample:
-    """What `read` makes of record `wanted` or, where it is damaged, of the one after it.
+    """`read` applied to record `wanted` or, if that is damaged, to the next one.
 
     `read` gives None for a record that must not stand in for the wanted one. The `id` of the row is
     the record read, `damaged` the first of `count` that could not be.
@@ -142,7 +142,7 @@ def first_readable(count: int, wanted: int, read: Callable[[int], Sample | None]
 
 @dataclasses.dataclass(frozen=True)
 class TrainBatches:
-    """The batches of training, by step. One pipeline a view."""
+    """The batches of training, by step. There is one pipeline per view."""
 
     source: Source
     order: TrainOrder
@@ -237,7 +237,7 @@ def _stack(images: Sequence[np.ndarray], field: str) -> np.ndarray:
     return np.stack(images)
 
 
-def check_damaged(damaged: int, among: int, limit: float, last: str) -> None:
+def check_damaged(source: Source, damaged: int, among: int, limit: float, last: str) -> None:
     """`UserError` where too many of `among` pictures cannot be read; `last` is one of them.
 
     A handful is never too many, unless the limit is 0: of a few hundred pictures a fraction is
@@ -245,10 +245,10 @@ def check_damaged(damaged: int, among: int, limit: float, last: str) -> None:
     """
     handful = min(HANDFUL, max(among // 10, 1), among - 1) if limit > 0 else 0
     if damaged > max(limit * among, handful):
+        listed = "" if has_objects(source) else " (--mode=check lists all)"
         raise UserError(
             f"data: {damaged} of {among} images cannot be read, more than data.damaged_limit "
-            f"({limit:.1%}); the last was {last}; mend the files (--mode=check lists all) or "
-            "raise the limit"
+            f"({limit:.1%}); the last was {last}; repair the files{listed} or raise the limit"
         )
 
 
@@ -279,9 +279,8 @@ class DamageTally:
             reason = decode.reason_unreadable(self._source, record)
             if len(self._seen) <= 5:
                 self._report(f"cannot read {self._source.describe(record)}; replaced ({reason})")
-            check_damaged(
-                len(self._seen), among, self._limit, f"{self._source.describe(record)} ({reason})"
-            )
+            last = f"{self._source.describe(record)} ({reason})"
+            check_damaged(self._source, len(self._seen), among, self._limit, last)
 
 
 def read_ahead(

@@ -58,7 +58,7 @@ def prepare(name: str, path: str = "", *, report: Report = print) -> None:
 
 
 def described_classes(name: str, label_key: str) -> int:
-    """How many classes a set has that is not prepared, by TFDS's own description; 0: unknown."""
+    """The number of classes of an unprepared set, by TFDS's own description; 0: unknown."""
     import tensorflow_datasets as tfds
 
     with tempfile.TemporaryDirectory() as nowhere:

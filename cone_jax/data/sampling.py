@@ -1,6 +1,6 @@
 """The order of training when rare classes are to be seen more often than they occur.
 
-An epoch has as many samples as there are records, as ever. How many of them a class gets is
+An epoch still has as many samples as there are records. How many of them a class gets is
 proportional to its number of records to the power 0 (``balanced``: all the same) or 1/2 (``sqrt``).
 Inside a class every record comes as often as any other, give or take one. All of it is a function
 of (seed, epoch), so a run resumes anywhere and the number of processes changes nothing.

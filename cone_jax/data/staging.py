@@ -6,7 +6,7 @@ bytes). So each machine fetches the files of the splits it reads, once, into ``d
 
 * Only what is asked for: the shards of a split, and of a TFDS expression those that it touches.
 * Every file is checked against the checksum that the store keeps, and gets its name only then.
-* What was interrupted goes on where it stopped; what is there already is not fetched again, unless
+* An interrupted copy goes on where it stopped; a file that is there is not fetched again, unless
   the file in the bucket has changed.
 * Processes on one machine share one copy: the first fetches, the others wait.
 
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Tells it from another file of the same name."""
+        """Distinguishes it from other versions of the file."""
         return f"{self.size} {self.kind} {self.checksum}"
 
 
@@ -117,7 +117,7 @@ class Stage:
         return entries
 
     def bring(self, names: Iterable[str]) -> None:
-        """Returns when the files of these names, listed before, are here."""
+        """Waits until the files of these names, listed before, are here."""
         wanted = {name: self._listed[name] for name in names}
         if not self._missing(wanted):
             return
@@ -142,7 +142,7 @@ class Stage:
             return False
 
     def _partial(self, name: str, entry: Entry) -> Path:
-        """Where a file grows; one of another version has another name."""
+        """The path of an unfinished file; another version of it has another path."""
         digest = hashlib.blake2b(entry.version.encode(), digest_size=8).hexdigest()
         return self._versions / f"{name}.{digest}.part"
 

@@ -31,7 +31,7 @@ TRAINED_SLOTS = 16
 
 
 class _Proposed(NamedTuple):
-    """What the proposal head says about all anchors, and what comes of it."""
+    """The proposal head's output for all anchors, and the proposals made from it."""
 
     logits: Float[Array, "B N"]
     codes: Float[Array, "B cells 4A"]  # of the A anchors of each cell
@@ -68,7 +68,7 @@ class Detector(nn.Module):
     ((1, 100, 4), (1, 100, 28, 28))
     """
 
-    settings: Settings  # every number of it
+    settings: Settings  # all numbers that define it
     # Of a batch, what `__call__` takes beside the images.
     inputs: ClassVar[tuple[str, ...]] = ("size",)
 
@@ -116,8 +116,8 @@ class Detector(nn.Module):
     ) -> Losses:
         """The five losses; their sum is to be minimised. `key` draws the samples.
 
-        `train` False takes BatchNorm's running statistics, as one does to look at the losses of
-        a validation set.
+        With `train` False, BatchNorm uses its running statistics, as for the losses of a
+        validation set.
         """
         rpn_key, roi_key = jax.random.split(key)
         levels = self._levels(images, sizes, train=train)

@@ -1,4 +1,4 @@
-"""Which object an anchor or a proposal stands for."""
+"""Matches anchors and proposals with objects."""
 
 from typing import NamedTuple
 

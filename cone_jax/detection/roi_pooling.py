@@ -82,9 +82,11 @@ def multilevel_roi_align(
     sampling_ratio: int = 0,
     aligned: bool = True,
 ) -> Float[Array, "N output_size output_size C"]:
-    """RoIAlign from the level of a feature pyramid that suits the size of each box.
+    r"""RoIAlign from the level of a feature pyramid that suits the size of each box.
 
-    Every level contributes a product in which the weights of other levels' boxes are 0.
+    A box of sides w and h is read from level $\lfloor 4 + \log_2(\sqrt{wh} / 224) \rfloor$, where
+    the map of level $l$ has the stride $2^l$. Every level contributes a product in which the
+    weights of other levels' boxes are 0.
 
     Reference: Lin et al., "Feature Pyramid Networks for Object Detection", arXiv 1612.03144.
 
@@ -197,8 +199,11 @@ def axis_weights(
     with y moved onto the outermost centre from up to one cell beyond. Hence samples with a weight
     for h lie within one cell of h, and of an adaptive number only those few are looked at.
     """
-    start, length = start[:, None, None], length[:, None, None]
-    bin_length = length / output_size
+    start, length = (lax.stop_gradient(x)[:, None, None] for x in (start, length))
+    # Maps may be so wide that the last bit of a position counts. So everything is rounded as
+    # written: not as XLA does by itself, which multiplies by the inverse of a constant.
+    length, number_of_bins = lax.optimization_barrier((length, jnp.full_like(length, output_size)))
+    bin_length = length / number_of_bins
     if sampling_ratio > 0:
         number = jnp.full_like(bin_length, sampling_ratio)
     else:
@@ -207,7 +212,7 @@ def axis_weights(
     step = bin_length / jnp.maximum(number, 1.0)
     cell = jnp.arange(cells, dtype=jnp.float32)[None, None, :]
     bins = jnp.arange(output_size, dtype=jnp.float32)[None, :, None]
-    bin_start = start + bins * bin_length
+    bin_start = start + _rounded(bins * bin_length)
     if sampling_ratio > 0:
         samples = [jnp.float32(index) for index in range(sampling_ratio)]
     else:
@@ -218,12 +223,17 @@ def axis_weights(
         samples = [first + index for index in range(NEAR_SAMPLES)]
     total = jnp.zeros((start.shape[0], output_size, cells), jnp.float32)
     for sample in samples:
-        position = bin_start + (sample + 0.5) * step
+        position = bin_start + _rounded((sample + 0.5) * step)
         inside = (position >= -1.0) & (position <= cells)
         inside &= (sample >= 0.0) & (sample < number)
         position = jnp.clip(position, 0.0, cells - 1.0)
         total += jnp.where(inside, jnp.maximum(1.0 - jnp.abs(position - cell), 0.0), 0.0)
     return lax.stop_gradient(total / jnp.maximum(number, 1.0))
+
+
+def _rounded(product: jax.Array) -> jax.Array:
+    """A product that cannot become part of a sum, which would be rounded once instead of twice."""
+    return jnp.maximum(product, jnp.finfo(jnp.float32).min)
 
 
 def _floating(features: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""A whole detector in plain values, and those of the implementations that it follows."""
+"""The settings of a detector in plain values, and presets for known implementations."""
 
 import dataclasses
 from typing import Any
@@ -25,9 +25,9 @@ class Settings(Detector):
 
     num_classes: int = 80  # C, without the background
     backbone: str = "resnet50"  # resnet18 to resnet152
-    width: int = 64  # planes of the first stage
-    dtype: str = "float32"  # of the computation; parameters are float32
-    platform: str = ANY_PLATFORM  # that programs are compiled for; see models.build
+    width: int = 64  # channels of the first stage
+    dtype: str = "float32"  # type of the computation; parameters are float32
+    platform: str = ANY_PLATFORM  # what programs are compiled for; see models.build
     remat: bool = False  # residual blocks are computed again in the backward pass
     bn_momentum: float = 0.9  # weight of BatchNorm's old running statistics
     bn_groups: int = 1  # parts of a batch with statistics of their own
@@ -42,7 +42,7 @@ class Settings(Detector):
         for name, value in given.items():
             if value is not None and name not in known:
                 raise UserError(
-                    f"model.options.{name} ({value}) has no place in a detector; leave it out"
+                    f"model.options.{name} ({value}) is not for detectors; leave it out"
                 )
         options = {name: given[name] for name in known if given[name] is not None}
         return cls(
@@ -55,7 +55,7 @@ class Settings(Detector):
         )
 
     def check(self) -> None:
-        """Raises `UserError` where fields do not fit together."""
+        """Raises `UserError` if fields do not fit together."""
         if self.backbone not in BACKBONES:
             cure = closest(self.backbone, BACKBONES)
             raise UserError(f"model.name ({self.backbone!r}) is not a detector's; {cure}")
@@ -112,12 +112,12 @@ class Settings(Detector):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of the levels that have anchors."""
+        """The strides of the levels that have anchors."""
         return (16,) if self.neck == "c4" else (4, 8, 16, 32, 64)
 
     @property
     def mask_side(self) -> int:
-        """Of predicted masks: twice that of the features, which res5 halves."""
+        """The side of predicted masks: twice that of the features, which res5 halves."""
         return 2 * (self.mask_resolution if self.neck == "fpn" else -(-self.box_resolution // 2))
 
     @property

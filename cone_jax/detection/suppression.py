@@ -67,16 +67,16 @@ def nms(
         these = lax.dynamic_slice_in_dim(sorted_boxes, start, tile)
         group = lax.dynamic_slice_in_dim(sorted_groups, start, tile)
         alive = lax.dynamic_slice_in_dim(exists, start, tile)
-        filled = jnp.arange(max_outputs) < kept.found
         hit = _overlaps(these, group, kept.boxes, kept.groups, iou_threshold)
-        alive &= ~jnp.any(hit & filled[None, :], axis=1)
+        alive &= ~jnp.any(hit & (jnp.arange(max_outputs) < kept.found), axis=1)
         alive = _greedy(alive, _overlaps(these, group, these, group, iou_threshold))
-        # What goes beyond the buffers is dropped.
-        target = jnp.where(alive, kept.found + jnp.cumsum(alive) - 1, max_outputs)
+        # What goes beyond the buffers is dropped. Types are named for jax_enable_x64.
+        count = jnp.cumsum(alive, dtype=jnp.int32)
+        target = jnp.where(alive, kept.found + count - 1, max_outputs)
         return _Kept(
             kept.tile + 1,
-            jnp.minimum(kept.found + jnp.sum(alive), max_outputs),
-            kept.place.at[target].set(start + jnp.arange(tile), mode="drop"),
+            jnp.minimum(kept.found + count[-1], max_outputs),
+            kept.place.at[target].set(start + jnp.arange(tile, dtype=jnp.int32), mode="drop"),
             kept.boxes.at[target].set(these, mode="drop"),
             kept.groups.at[target].set(group, mode="drop"),
         )
@@ -115,7 +115,7 @@ def _best_first(
 
 def _nothing(max_outputs: int) -> _Kept:
     zero, empty = jnp.zeros((), jnp.int32), jnp.zeros(max_outputs, jnp.int32)
-    return _Kept(zero, zero, empty, jnp.zeros((max_outputs, 4)), empty)
+    return _Kept(zero, zero, empty, jnp.zeros((max_outputs, 4), jnp.float32), empty)
 
 
 def _indices(kept: _Kept, order: Int[Array, " N"]) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""What anchors, proposals and masks of one image should become: matching, sampling, encoding."""
+"""Training targets for the anchors, proposals and masks of one image."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,7 @@
 """Exact accuracy: every example counts once, whatever the batch size or the device count.
 
-The devices give a few numbers for each example. What is said of a network is computed from these
-in float64 on the host.
+The devices give a few numbers for each example. All metrics are computed from these in float64 on
+the host.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ RANKED_METRICS = tuple(Metric(name, unit="share") for name in ("top1", "top5", "
 
 
 class Examples(NamedTuple):
-    """What a network makes of each of n examples, in the order of their records."""
+    """A network's results for each of n examples, in the order of their records."""
 
     records: np.ndarray  # [n] int
     labels: np.ndarray  # [n] int
@@ -84,7 +84,7 @@ def examine(
     *,
     classes: Iterable[int] | None = None,
 ) -> Examples:
-    """Shows the network host batches of ``image``, ``label``, ``id`` and ``mask``, all in order.
+    """Runs the network on host batches of ``image``, ``label``, ``id`` and ``mask``, in order.
 
     With `classes` it chooses among those only.
     """
@@ -117,7 +117,7 @@ def answers(
 
 
 def summarise(examples: Examples, num_classes: int) -> ClassificationResult:
-    """What there is to say about all examples together."""
+    """The metrics over all examples."""
     if not len(examples.labels):
         raise ValueError("nothing to evaluate: no example")
     correct = examples.predictions == examples.labels
@@ -137,7 +137,7 @@ def summarise(examples: Examples, num_classes: int) -> ClassificationResult:
 
 
 def wilson_interval(share: float, examples: int) -> tuple[float, float]:
-    """Between what an accuracy lies with 95 % confidence, given so many examples (Wilson, 1927).
+    """The 95 % confidence interval of an accuracy, given so many examples (Wilson, 1927).
 
     >>> low, high = wilson_interval(0.9, 50)
     >>> round(low, 3), round(high, 3)
@@ -153,13 +153,13 @@ def wilson_interval(share: float, examples: int) -> tuple[float, float]:
 
 
 def interval_text(share: float, examples: int) -> str:
-    """The interval for a person to read.
+    """The interval as text.
 
     >>> interval_text(0.9, 50)
-    '78.6 to 95.7 %'
+    '78.6 to 95.7%'
     """
     low, high = wilson_interval(share, examples)
-    return f"{100 * low:.1f} to {100 * high:.1f} %"
+    return f"{100 * low:.1f} to {100 * high:.1f}%"
 
 
 def expected_calibration_error(

@@ -19,7 +19,7 @@ from cone_jax.evaluation.registry import EvaluatedRun, Evaluator, Outcome, Varia
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationOutcome(Outcome):
-    """What the network makes of every picture of `source`."""
+    """The network's results for every picture of `source`."""
 
     result: ClassificationResult
     examples: Examples

@@ -107,7 +107,7 @@ def evaluate(
 
 
 def _completed(truth: Mapping[str, Any]) -> dict[str, Any]:
-    """With what the JSON may lack, and ids from 1: an object 0 counts as never found."""
+    """`truth` with optional fields added, and ids from 1: pycocotools never finds an id 0."""
     annotations = [
         {
             "area": each["bbox"][2] * each["bbox"][3],

@@ -56,7 +56,7 @@ def ready_made(run: EvaluatedRun, data: str, corruption: str, severity: int) -> 
 
 
 def clean_counterpart(test: Source, corrupted: Source) -> Source | None:
-    """Those pictures of `test` that `corrupted` shows; None where they cannot be told.
+    """The pictures of `test` that `corrupted` was made from; None if that is not known.
 
     Files are known by their class and name. Records without names are the same where there are
     as many.

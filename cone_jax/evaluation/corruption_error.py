@@ -58,7 +58,7 @@ class CorruptionErrors(NamedTuple):
         return float(np.mean([self.mean(corruption) for corruption in self.corrupted]))
 
     def rows(self) -> list[tuple[str, int, float]]:
-        """As `ERRORS_FILE` has them; clean pictures are of severity 0."""
+        """The rows of `ERRORS_FILE`, in which clean pictures have severity 0."""
         listed = [
             (corruption, severity, error)
             for corruption, errors in self.corrupted.items()

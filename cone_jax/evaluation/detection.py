@@ -30,7 +30,7 @@ SHOWN_SCORE = 0.5  # less certain detections are in the files, but not drawn
 
 @dataclasses.dataclass(frozen=True)
 class DetectionOutcome(Outcome):
-    """What a detector finds on every picture of `source`, and how good that is."""
+    """A detector's results for every picture of `source`, and their scores."""
 
     scored: dict[str, Score]  # by kind: box and, where there are masks, mask
     found: list[dict[str, Any]]  # COCO's result entries; image_id is the record, category the label
@@ -91,7 +91,7 @@ class DetectionEvaluator(Evaluator):
 
 
 def detections_of(out: Detections, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """What leaves the devices: everything found, and which picture it is on."""
+    """What leaves the devices: all detections, and the picture that each is on."""
     columns = {each.name: getattr(out, each.name) for each in dataclasses.fields(out)}
     return {**columns, "id": batch["id"], "size": batch["size"]}
 
@@ -169,7 +169,7 @@ def _first_batches(run: EvaluatedRun, count: int) -> Iterator[dict[str, jax.Arra
 
 
 def settings_of(network: inference.Network) -> Settings:
-    """Those of the detector that `network` is."""
+    """The settings of the detector `network`."""
     detector: object = network.encoder
     if not isinstance(detector, Detector):
         raise TypeError(f"the network is {type(detector).__name__}, not a detector")

@@ -1,4 +1,4 @@
-"""The batched forward pass: pictures on the host to what a network says, on the host again.
+"""The batched forward pass: from pictures on the host to outputs on the host.
 
 Evaluators, probes, analyses and predictions all go through `infer_batches`. Each chooses by a
 `Readout` what it takes from the network's outputs, so that no more than this leaves the devices.
@@ -72,7 +72,7 @@ def infer_batches(
     readout: Readout,
     *given: Any,
 ) -> Iterator[Rows]:
-    """Shows the network host batches of ``image``, and of ``label``, ``id`` and ``mask`` if any.
+    """Runs the network on host batches of ``image``, and ``label``, ``id``, ``mask`` if any.
 
     Images are uint8 [B, H, W, 3], or float32 that are normalised already. With several processes
     each gives its own rows of every batch. Rows whose mask is False are left out. The host is one

@@ -23,7 +23,7 @@ class RelabelledSource:
 
     @property
     def labels(self) -> np.ndarray | None:
-        """Of each record; None where the source does not know them without reading."""
+        """The label of each record; None if the source does not know it without reading."""
         own = known_labels(self.source)
         # The last place is that of -1, a record without a label.
         return None if own is None else np.array((*self.label_of, -1))[own]
@@ -77,10 +77,10 @@ def match_classes(
     found = [places.get(name, places.get(_plain(name))) for name in own]
     unknown = [name for name, label in zip(own, found, strict=True) if label is None]
     if unknown:
-        cure = ", or by their ids" if ids else ""
+        cure = ", or their ids" if ids else ""
         raise UserError(
-            f"{field}: class {unknown[0]!r} ({len(unknown)} such) is none of the {len(names)} "
-            f"classes of the network, such as {names[0]!r}; name the folders so{cure}"
+            f"{field}: class {unknown[0]!r} ({len(unknown)} in all) is not one of the {len(names)} "
+            f"classes of the network, such as {names[0]!r}; use its names for the folders{cure}"
         )
     return tuple(label for label in found if label is not None)
 

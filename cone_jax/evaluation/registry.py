@@ -1,15 +1,15 @@
-"""What an evaluator is, something that finds named numbers about a network; and evaluators by name.
+"""The interface of evaluators, which measure named numbers of a network, and their registry.
 
 An evaluator is a frozen dataclass; its fields are the arguments of its spec in
 ``config.evaluation.evaluators``, where ``knn(k=20, network='key', every_epochs=5)`` stands for
 ``Knn(k=20, network="key", every_epochs=5)``. To add a kind:
 
-1. Subclass `Evaluator` as a frozen dataclass. Declare `metrics`, the numbers it finds, each with
+1. Subclass `Evaluator` as a frozen dataclass. Declare `metrics`, what it measures, each with
    its direction, unit and chart; set `needs_classifier` to False if it only looks at features or
    embeddings; check the fields in `__post_init__`, after ``super().__post_init__()``, with a
    ValueError for a wrong one.
 2. Implement `evaluate`. It runs in every process at once and must give each the same numbers,
-   every example counted once: `run.eval_stream(source, report)` reads a split so.
+and count every example once: `run.eval_stream(source, report)` reads a split that way.
 3. Add it to `KINDS`: list it there, or register it (docs/extending.md).
 
 The training loop, ``--mode=evaluate``, the choice of the best checkpoint, the report and the checks
@@ -70,7 +70,7 @@ class EvaluatedRun(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What an evaluation found. Subclasses keep what figures and tables are made of."""
+    """The result of an evaluation. Subclasses keep the data for figures and tables."""
 
     scores: Mapping[str, float]  # by the names in the evaluator's `metrics`
 
@@ -103,11 +103,11 @@ class Evaluator(abc.ABC):
     @property
     @abc.abstractmethod
     def default_name(self) -> str:
-        """What its metrics are called on the evaluated network."""
+        """The name of its metrics for the evaluated network."""
 
     @property
     def prefix(self) -> str:
-        """What stands before the slash in its metrics: ``test`` in ``test/top1``."""
+        """The part of its metrics' names before the slash: ``test`` in ``test/top1``."""
         network = "" if self.network == "evaluated" else f"_{self.network}"
         return self.name or self.default_name + network
 
@@ -161,28 +161,28 @@ def parse(specs: Iterable[str]) -> tuple[Evaluator, ...]:
 
 
 def declared_metrics(config: ConfigDict) -> dict[str, Metric]:
-    """What the evaluators of a config find, by full names."""
+    """The metrics that the evaluators of a config measure, by full names."""
     evaluators = parse(config.evaluation.evaluators)
     return {name: metric for each in evaluators for name, metric in each.declared().items()}
 
 
 def lower_is_better(config: ConfigDict) -> bool:
-    """Whether ``checkpoint.best_metric`` is one of which less is better."""
+    """Whether lower values of ``checkpoint.best_metric`` are better."""
     metric = find_metric(declared_metrics(config), config.checkpoint.best_metric)
     return metric.better == "lower"
 
 
 def fits(evaluator: Evaluator, needs: Needs, *, averaged: bool) -> bool:
-    """Whether a stage has what an evaluator looks at: its classifier, its network."""
+    """Whether a stage has what an evaluator needs: its classifier, its network."""
     if evaluator.labels != needs.labels or (evaluator.needs_classifier and not needs.classifier):
         return False
     return {"key": needs.key, "averaged": averaged}.get(evaluator.network, True)
 
 
 def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
-    """Refuses evaluators no stage can serve, and a best metric that none of them finds.
+    """Refuses evaluators that no stage can run, and a best metric that none of them measures.
 
-    `stages` holds, of each, what its objective needs and whether it has an averaged model.
+    `stages` says of each stage what its objective needs, and whether it has an averaged model.
     """
     evaluators = parse(config.evaluation.evaluators)
     stages = tuple(stages)
@@ -190,7 +190,7 @@ def check(config: ConfigDict, stages: Iterable[tuple[Needs, bool]]) -> None:
         if not any(fits(evaluator, needs, averaged=averaged) for needs, averaged in stages):
             if all(evaluator.labels != needs.labels for needs, _ in stages):
                 raise UserError(
-                    f"evaluation.evaluators ({spec}) does not judge {config.objective.name}; "
+                    f"evaluation.evaluators ({spec}) cannot evaluate {config.objective.name}; "
                     f"{_cure(stages[0][0])}"
                 )
             cure = "set average.decay" if evaluator.network == "averaged" else "leave network out"

@@ -76,7 +76,7 @@ class Robustness(Evaluator):
 
     @property
     def default_name(self) -> str:
-        """With the name of the data, so that results of one set do not replace another's."""
+        """Contains the name of the data, so that one set's results do not replace another's."""
         if not self.data:
             return "robustness"
         return "robustness_" + re.sub(r"[^\w.-]+", "_", Path(self.data).name)
@@ -105,7 +105,7 @@ class Robustness(Evaluator):
         if same is None:
             report(
                 f"no clean error: the test split has {len(run.dataset.test):,} pictures, "
-                f"{self.data} {len(first):,}, and their names do not tell which they are"
+                f"{self.data} {len(first):,}, and their names do not match"
             )
         clean = float("nan") if same is None else error(same)
         corrupted: dict[str, tuple[float, ...]] = {}
@@ -132,8 +132,8 @@ class Robustness(Evaluator):
         if self.baseline != ALEXNET or classes >= ALEXNET_CLASSES:
             return ""
         return (
-            f"AlexNet's errors are of all {ALEXNET_CLASSES:,} classes of ImageNet, these pictures "
-            f"of {classes}: mCE can be compared for the same pictures only"
+            f"AlexNet's errors are for all {ALEXNET_CLASSES:,} classes of ImageNet, these pictures "
+            f"have {classes}: compare mCE only for the same pictures"
         )
 
     def _open(

@@ -28,11 +28,11 @@ _DETECTRON2_PREFIXES = ("backbone.bottom_up.", "backbone.", "roi_heads.", "")
 def from_tensors(
     weights: files.Weights, detector: Any, variables: Mapping[str, Any], *, source: str
 ) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """`variables` with what the file has in their place, its layout, and what became of each name.
+    """`variables` with the values in the file, the file's layout, and an account of every name.
 
-    The last by the fields of `importing.ImportReport`.
+    The account has the fields of `importing.ImportReport`.
     """
-    tensors = weights.tensors
+    tensors = torchvision_detector.current_names(weights.tensors)
     _refuse_first_resnets(tensors, source)
     values = traverse_util.flatten_dict(dict(variables))
     names, layout = _recognise(tensors, detector.settings, values, source)

@@ -1,4 +1,4 @@
-"""An export of a detector (`detector_export`), read back to find objects with."""
+"""Opens the export of a detector (`detector_export`), to find objects with."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from cone_jax.interop.metadata import ExportMetadata
 
 
 class ExportedDetector(NamedTuple):
-    """What a run's deployed network has, too."""
+    """The interface that it shares with a run's deployed network."""
 
     encoder: Any
     variables: dict[str, Any]
@@ -42,7 +42,7 @@ class DetectorPrograms:
 
 
 def is_detector(directory: Path) -> bool:
-    """Whether there is the export of a detector."""
+    """Whether the directory holds the export of a detector."""
     return (directory / FILE).exists()
 
 

@@ -1,4 +1,4 @@
-"""An export, opened: a function of images, and what it says about itself."""
+"""Opens an export, as a function of images with a description."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -21,15 +21,20 @@ class ExportedModel:
 
     An export that prepares pictures itself has `probabilities` as well: both of its functions take
     one picture of any size, uint8 [H, W, 3], and return [1, C].
+
+    >>> data = ExportMetadata(("owl", "tit"), 8, mean=(0.5,) * 3, std=(0.25,) * 3)
+    >>> model = ExportedModel(lambda images: images[:, 0, 0, :2], data)
+    >>> model.logits(np.zeros((3, 8, 8, 3))).shape, model.metadata.class_names
+    ((3, 2), ('owl', 'tit'))
     """
 
-    logits: Callable[[np.ndarray], np.ndarray]  # images to [B, C]
-    metadata: ExportMetadata  # what its description says
+    logits: Callable[[np.ndarray], np.ndarray]  # images to logits [B, C]
+    metadata: ExportMetadata  # its description
     probabilities: Callable[[np.ndarray], np.ndarray] | None = None  # a picture to [1, C]
 
 
 def open_export(directory: Path | str) -> ExportedModel:
-    """Opens an export by what its description says, and nothing else.
+    """Opens an export from its description alone.
 
         model = interop.open_export("runs/birds/exports/onnx")
         logits = model.logits(images)  # float32 [B, S, S, 3] to [B, C]
@@ -40,7 +45,7 @@ def open_export(directory: Path | str) -> ExportedModel:
         directory: of one export, such as ``runs/birds/exports/onnx``.
 
     Returns:
-        A function of normalised images, and what the export says about itself.
+        A function of normalised images, and the export's description.
     """
     directory = storage.path(directory)
     content, spec, data = metadata.read(directory)

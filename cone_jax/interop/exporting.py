@@ -1,8 +1,8 @@
 """A trained encoder for use elsewhere, checked before it is handed over.
 
 Every export is a directory ``<directory>/<format>/`` with the model and ``export.json``, which
-says what it is (model, classes, normalisation, resolution, versions). It appears only after it
-has been read back and has given the logits of the original on a batch.
+describes it (model, classes, normalisation, resolution, versions). It appears only after it has
+been read back and has reproduced the original's logits on a batch.
 """
 
 import dataclasses
@@ -193,7 +193,7 @@ def _reload(bundle: Bundle, directory: Path, images: np.ndarray) -> np.ndarray:
 
 
 def _reload_detectron2(bundle: Bundle, directory: Path, images: np.ndarray) -> np.ndarray:
-    """The original with its backbone replaced by the exported tensors, names turned back."""
+    """The original with its backbone replaced by the exported tensors under their own names."""
     original = bundle.state_dict()
     exported = detectron2.backbone(bundle.encoder, original)
     returned = {detectron2.from_detectron2(name): value for name, value in exported.items()}

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -46,14 +47,14 @@ Tree = Any
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Named arrays; `layout` is the naming where the file says it, else "" (to be found out)."""
+    """Named arrays; `layout` is the naming if the file states it, else "" (to be detected)."""
 
     tensors: Mapping[str, np.ndarray]
     layout: str = ""
 
 
 def read_weights(path: Path) -> Weights:
-    """The weights at `path`, whatever kind it is; ``#name`` after it is one network of several."""
+    """The weights at `path`, of any kind; ``#name`` after it selects one network of several."""
     if path.is_dir():
         return _read_directory(path)
     part = ""
@@ -64,7 +65,7 @@ def read_weights(path: Path) -> Weights:
         name = path.stem if path.suffix in (".safetensors", *TORCH_SUFFIXES) else path.name
         raise UserError(
             f"{path}, where weights should be, does not exist; give a file that does"
-            f"{published.named_like(name)}"
+            f"{published.named_like(name) or _as_repository(path)}"
         )
     _refuse_pretenders(path)
     if path.suffix == ".safetensors":
@@ -77,8 +78,16 @@ def read_weights(path: Path) -> Weights:
     )
 
 
+def _as_repository(path: Path) -> str:
+    """What to add where OWNER/NAME of the hub may be meant."""
+    match = re.fullmatch(r"(?:hf:/?)?([\w.-]+/[\w.-]+)", str(path))
+    if match is None or path.parent.exists():
+        return ""
+    return f", or a repository of the hub as hf://{match[1]}"
+
+
 def pretender(start: bytes) -> str:
-    """What a file that begins so is instead of weights; "" where that does not show.
+    """What a file that begins like this is instead of weights; "" if that does not show.
 
     >>> pretender(b"<!DOCTYPE html><html>"), pretender(b"PK")
     ('a web page', '')
@@ -90,7 +99,7 @@ def pretender(start: bytes) -> str:
 
 
 def _refuse_pretenders(path: Path) -> None:
-    """Tells a file that is not what its name says for what it is."""
+    """Refuses a file that is not what its name says, and names what it is."""
     with path.open("rb") as file:
         start = file.read(512)
         is_archive = start.startswith(b"PK") and zipfile.is_zipfile(file)
@@ -142,7 +151,7 @@ def _header(path: Path) -> tuple[int, bytes]:
 
 
 def read_description(path: Path) -> tuple[ModelSpec, metadata.ExportMetadata] | None:
-    """What a file of ours says of itself in its header, also without the export around it."""
+    """The description in the header of a file of ours, even without the export around it."""
     if path.suffix != ".safetensors" or not path.is_file():
         return None
     try:
@@ -278,7 +287,7 @@ def read_checkpoint(directory: Path) -> Tree:
 
 
 def read_orbax(directory: Path, names: Sequence[str] = ("params", "batch_stats")) -> Tree:
-    """Of an Orbax tree the parts `names` that it has, as NumPy arrays; the rest is not read."""
+    """The parts `names` of an Orbax tree, as NumPy arrays; the rest is not read."""
     # Not through a Checkpointer: it takes the directory for a whole checkpoint, and complains.
     handler = ocp.PyTreeCheckpointHandler()
     try:

@@ -10,7 +10,7 @@ Their weights have names of their own, by which they are known:
 `translate` gives them torchvision's names and arrangement, first layers RGB. Keras's biases before
 a norm become part of its mean. Detectron2's names do not say where the stride is. Nor do
 torchvision's, under which converted weights are often passed on: but a first layer tells whether it
-is made for pixels from 0 to 255, as those of Caffe and its heirs are, and then somebody has to say.
+is made for pixels from 0 to 255, as Caffe's and its heirs' are, and then the user has to say.
 """
 
 import re
@@ -61,7 +61,7 @@ _ENDS = {
 
 
 class FirstResNet(NamedTuple):
-    """Weights of such a network, and what their names say beside their values."""
+    """Weights of such a network, and what their names reveal."""
 
     source: str
     tensors: Tensors  # torchvision's names
@@ -85,13 +85,13 @@ def translate(tensors: Tensors) -> FirstResNet | None:
 
 
 def options(found: FirstResNet) -> dict[str, bool]:
-    """Of the architecture, as far as the weights tell."""
+    """Options of the architecture, as far as the weights reveal them."""
     known = found.stride_in_1x1 and _is_bottleneck(found.tensors)
     return {OPTION: True} if known else {}
 
 
 def check(found: FirstResNet, spec: ModelSpec, reference: str) -> None:
-    """`UserError` unless it is said where the stride of such a network is."""
+    """`UserError` unless it is known where the stride of such a network is."""
     is_bottleneck = spec.name in resnet.VARIANTS and _is_bottleneck(found.tensors)
     if not is_bottleneck or OPTION in dict(spec.options):
         return

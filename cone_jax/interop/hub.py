@@ -4,12 +4,12 @@
     timm:NAME, torchvision:NAME     a row of the table (`cone_jax.interop.published`)
     https://HOST/FILE#sha256=HEX    a file and its hash
 
-The hub is asked through `huggingface_hub`: its cache, tokens and offline mode are those of its
-documentation. Other files are kept in the user's cache directory, and appear there only once
-their hash is right.
+The hub is reached through `huggingface_hub`, whose cache, tokens and offline mode apply. Other
+files are kept in the user's cache directory, and appear there only once their hash is right.
 """
 
 import hashlib
+import http.client
 import json
 import math
 import os
@@ -30,20 +30,22 @@ from cone_jax.models import ModelSpec
 
 WEIGHTS_FILE = "model.safetensors"
 SCHEMES = ("hf://", "timm:", "torchvision:", "https://", "http://")
-_HF = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?/?")
+_HF = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+?))?/?")
+# The pages of repositories, which people copy from a browser.
+_HUB_PAGE = re.compile(r"https://(?:huggingface|hf)\.co/(?P<repo>[\w.-]+/[\w.-]+)(/.*)?")
 _TIMEOUT = 60  # seconds without an answer
 
 
 class DownloadFailed(Failure):
-    """The network, or who is at its other end."""
+    """The network or the server failed."""
 
 
 class _NoSuchFile(UserError):  # noqa: N818 - as its base, it names the user's situation
-    """A repository that is there, without this file in it."""
+    """The repository exists, but has no such file."""
 
 
 class Fetched(NamedTuple):
-    """Weights on this disk, and what is known of them beside their tensors."""
+    """Weights on this disk, and what is known about them besides their tensors."""
 
     path: Path
     metadata: ExportMetadata | None = None
@@ -95,7 +97,7 @@ def parse(reference: str) -> tuple[str, str | None]:
 
 
 def _from_hub(reference: str, file: str = WEIGHTS_FILE) -> Path:
-    """One file of a repository; what goes wrong in one line."""
+    """Downloads one file of a repository; an error is one line."""
     hub = optional_module("huggingface_hub", "hub")
     errors = optional_module("huggingface_hub.errors", "hub")
     repo, revision = parse(reference)
@@ -135,12 +137,18 @@ def _from_hub(reference: str, file: str = WEIGHTS_FILE) -> Path:
                 "in with: hf auth login"
             ) from error
         raise DownloadFailed(f"{reference}: {cause(error)}") from error
-    except (OSError, ValueError) as error:
+    except transport_errors() as error:
         raise DownloadFailed(f"{reference} could not be downloaded: {cause(error)}") from error
 
 
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What an exchange with the hub ends with; its library's HTTP client has errors of its own."""
+    errors = optional_module("huggingface_hub.errors", "hub")
+    return (OSError, ValueError, *errors.HfHubHTTPError.__bases__)
+
+
 def cause(error: BaseException) -> str:
-    """The first line of what went wrong at the bottom of it."""
+    """The first line of the root cause of an error."""
     inner = error.__cause__ or error
     code = getattr(getattr(inner, "response", None), "status_code", None)
     if code == 429:
@@ -149,7 +157,7 @@ def cause(error: BaseException) -> str:
 
 
 def _described(reference: str) -> Fetched:
-    """Weights of a repository with what its config files say, timm's or transformers'."""
+    """Weights of a repository, as its config files (timm's or transformers') describe them."""
     path = _from_hub(reference)
     config = _json(reference, "config.json")
     try:
@@ -229,16 +237,18 @@ def _of_timm(reference: str, config: Mapping[str, Any]) -> ExportMetadata:
 
 
 def _digest(url: str) -> tuple[str, str]:
-    """The address, and the digits of its SHA-256 that it says, the way PyTorch's files do."""
+    """The address, and the digits of the SHA-256 that it contains, as in PyTorch's file names."""
     address, _, given = url.partition("#")
     if given:
         match = re.fullmatch(r"sha256=([0-9a-fA-F]{8,64})", given)
         if match is None:
             raise UserError(f"{url}: what follows # must be sha256= and 8 to 64 digits")
         return address, match[1].lower()
-    match = re.search(r"-([0-9a-f]{8,64})\.\w+$", address)
+    match = re.search(r"-([0-9a-f]{8,64})\.\w+$", address.partition("?")[0])
     if match is None:
-        raise UserError(f"{url} has no hash; add #sha256=DIGITS, as its publisher names them")
+        page = _HUB_PAGE.fullmatch(address)
+        cure = f"write hf://{page['repo']}, or " if page else ""
+        raise UserError(f"{url} has no hash; {cure}add #sha256=DIGITS, as its publisher names them")
     return address, match[1]
 
 
@@ -246,7 +256,9 @@ def _place(url: str) -> Path:
     """Where a file from the web is kept."""
     address, digits = _digest(url)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "cone_jax" / "weights" / digits / address.rpartition("/")[2]
+    # What follows a question mark is for the server; the file is known by the end of its name.
+    name = address.partition("?")[0].rpartition("/")[2]
+    return Path(base) / "cone_jax" / "weights" / digits / name
 
 
 def _from_web(url: str) -> Path:
@@ -294,7 +306,9 @@ def _download(address: str, file: Any) -> str:
                 size += len(block)
     except urllib.error.HTTPError as error:
         raise DownloadFailed(f"{address}: the server says {error.code} {error.reason}") from error
-    except OSError as error:
+    except (http.client.InvalidURL, ValueError) as error:
+        raise UserError(f"{address} is not an address: {error}") from error
+    except (http.client.HTTPException, OSError) as error:
         raise DownloadFailed(f"{address} cannot be downloaded: {error}") from error
     if size < expected:
         raise DownloadFailed(f"{address} broke off after {size} of {expected} bytes; try again")

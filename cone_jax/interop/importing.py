@@ -50,14 +50,14 @@ class ImportReport:
     """
 
     source: str  # the file
-    layout: str  # whose names it has
-    mapped: tuple[tuple[str, str], ...] = ()  # ours, theirs
-    resized: tuple[str, ...] = ()  # of those: positions interpolated to another grid
-    reinitialised: tuple[str, ...] = ()  # ours; the classifier of another number of classes
-    missing: tuple[str, ...] = ()  # ours, absent from the file
-    mismatched: tuple[str, ...] = ()  # ours, there with a shape that does not fit
-    unexpected: tuple[str, ...] = ()  # theirs, without a place in ours
-    ignored: tuple[str, ...] = ()  # theirs, known not to be needed
+    layout: str  # the naming it follows
+    mapped: tuple[tuple[str, str], ...] = ()  # pairs of names: ours, theirs
+    resized: tuple[str, ...] = ()  # ours; positions that were interpolated to another grid
+    reinitialised: tuple[str, ...] = ()  # ours; a classifier with another number of classes
+    missing: tuple[str, ...] = ()  # ours; absent from the file
+    mismatched: tuple[str, ...] = ()  # ours; the shape in the file does not fit
+    unexpected: tuple[str, ...] = ()  # theirs; no place for them here
+    ignored: tuple[str, ...] = ()  # theirs; known not to be needed
 
     @property
     def complete(self) -> bool:
@@ -66,13 +66,13 @@ class ImportReport:
 
     @property
     def misfits(self) -> tuple[str, ...]:
-        """Of what has no place: that which is not of a classifier or head."""
+        """Names without a place that belong to neither classifier nor head."""
         ours = (*self.missing, *self.mismatched)
         theirs = [name for name in self.unexpected if not HEADS.fullmatch(name)]
         return (*(name for name in ours if "/backbone/" in name), *theirs)
 
     def summary(self) -> str:
-        """One line."""
+        """The account in one line."""
         statuses = [field.name for field in dataclasses.fields(self)][2:]
         counts = [f"{len(getattr(self, s))} {s}" for s in statuses if getattr(self, s)]
         return f"{self.source} ({self.layout} names): {', '.join(counts)}"
@@ -158,7 +158,7 @@ def from_tensors(
     layout: str = "",
     strict: bool = True,
 ) -> tuple[dict[str, Any], ImportReport]:
-    """As `load_initial`, from arrays by name; an empty `layout` is found out."""
+    """As `load_initial`, from arrays by name; an empty `layout` is detected."""
     if not layout:
         published.refuse_lookalike(source.rpartition("/")[2], source)
         if found := first_resnets.translate(tensors):
@@ -170,7 +170,7 @@ def from_tensors(
         report = dataclasses.replace(report, layout=TRANSFORMERS)
     if not (report.mapped or report.mismatched or report.reinitialised):
         raise UserError(
-            f"init_from ({source}) has no tensor of {encoder.spec.name}; it begins with "
+            f"init_from ({source}) has no tensor of {encoder.spec.name}; its first names are "
             f"{', '.join(list(tensors)[:3])}{_looks(tensors)}"
         )
     if report.misfits:
@@ -188,7 +188,7 @@ def place(
     source: str = "",
     layout: str = "",
 ) -> tuple[dict[str, Any], ImportReport]:
-    """As `from_tensors`, whatever has no place; the report says what."""
+    """As `from_tensors`, but without errors; the report says what has no place."""
     tensors = state_dict.join(encoder, tensors)
     names, layout = _names(tensors, encoder, variables, layout)
     values = flax.traverse_util.flatten_dict(dict(variables))
@@ -244,7 +244,7 @@ def _names(
 
 
 def _fit_positions(value: np.ndarray, shape: tuple[int, ...], tokens: int) -> np.ndarray:
-    """Positions of one square grid for another; anything else, such as more tokens, as it is."""
+    """Interpolates positions to another square grid; other shapes are left as they are."""
     side, old = (round((count - tokens) ** 0.5) for count in (shape[1], value.shape[1]))
     if old * old != value.shape[1] - tokens:
         return value
@@ -252,9 +252,9 @@ def _fit_positions(value: np.ndarray, shape: tuple[int, ...], tokens: int) -> np
 
 
 def recognise(tensors: Mapping[str, np.ndarray]) -> ModelSpec | None:
-    """The network whose backbone these are, without a head; None where it is none of ours.
+    """The network whose backbone these are, without a head; None if it is not one of ours.
 
-    Classes are as many as the layer called like the classifier has rows.
+    The number of classes is the number of rows of the layer that has the classifier's name.
     """
     if not any(np.ndim(value) == 4 for value in tensors.values()):  # no convolution of an image
         return None
@@ -311,7 +311,7 @@ def _shapes(name: str, stem: str, tensors: Mapping[str, np.ndarray]) -> list[dic
 
 
 def _size_of_positions(name: str, stem: str, tokens: int, tensors: Mapping[str, np.ndarray]) -> int:
-    """The pictures that a transformer's positions were learned for; 0 where that does not show."""
+    """The picture size that a transformer's positions were learned for; 0 if not known."""
     found = [value for key, value in tensors.items() if POSITIONS.fullmatch(key)]
     if len(found) != 1 or found[0].ndim != 3:
         return 0
@@ -339,7 +339,7 @@ def _has_blocks(name: str, tensors: Mapping[str, np.ndarray]) -> bool:
 
 
 def _ends(depths: Sequence[int], stage: str, layer: str) -> dict[str, bool]:
-    """Of each stage the last block, which must be there, and the one after, which must not."""
+    """The last block of each stage, which must exist, and the one after, which must not."""
     return {
         f"{stage}{number}_{depth - 1 + beyond}/{layer}": not beyond
         for number, depth in enumerate(depths, start=1)
@@ -371,7 +371,7 @@ def _misfit(report: ImportReport, encoder: Encoder, tensors: Mapping[str, np.nda
         return (
             f"init_from ({report.source}) has shortcuts without parameters (option A of the "
             f"ResNet paper), where {encoder.spec.name} has convolutions ({len(lost)} missing, such "
-            f"as {lost[0]}); such a network cannot be read here"
+            f"as {lost[0]}); such networks are not supported"
         )
     cure = (
         "choose the model.name, model.stem and model.options it was made with (init_strict "

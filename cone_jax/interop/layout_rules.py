@@ -80,7 +80,7 @@ def _mobilenet_timm_block(block: str, role: str, kind: str) -> str:
 
 
 def _timm_block(stage: int, index: int | str, role: str, kind: str) -> str:
-    """Of an inverted residual: in the first stage there is nothing to expand."""
+    """Names in an inverted residual; the first stage has no expansion."""
     roles = {"depthwise": "conv_dw", "project": "conv_pw"}
     if stage > 0:
         roles = {"expand": "conv_pw", "depthwise": "conv_dw", "project": "conv_pwl"}

@@ -98,7 +98,7 @@ class Graph:
         return self.emit("Reshape", [operand, np.array(sizes, np.int64)], shape)
 
     def expand(self, operand: Operand, shape: Shape) -> Operand:
-        """`operand` with the whole of `shape`, where it may have 1."""
+        """`operand` expanded to `shape` where it has 1."""
         if _equal(operand.shape, shape):
             return operand
         if all(isinstance(size, int) for size in shape):

@@ -205,7 +205,7 @@ def _rounded(graph: Graph, sums: Value) -> Value:
 
 
 def _emit(graph: Graph, operation: str, *operands: Operand, **attributes: Any) -> Value:
-    """One node; nobody asks for the shapes of what comes before the network."""
+    """Adds one node; shapes before the network are not needed."""
     return graph.emit(operation, operands, (), **attributes)
 
 

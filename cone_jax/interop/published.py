@@ -54,7 +54,7 @@ class PublishedWeights(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What people call it: our name, its publisher's, and that with the training's."""
+        """Its usual names: ours, its publisher's, and the publisher's with the training's name."""
         name = self.id.partition(":")[2].lower()
         return self.network, name.partition(".")[0], name
 
@@ -67,7 +67,7 @@ class PublishedWeights(NamedTuple):
 
     @property
     def metadata(self) -> ExportMetadata:
-        """What the weights need at the input, and what they say."""
+        """The input that the weights need, and their classes."""
         return ExportMetadata(
             class_names=class_names() if self.classes == IMAGENET else (),
             image_size=self.size,
@@ -116,32 +116,41 @@ def find(reference: str) -> PublishedWeights:
 
 
 def named_like(text: str) -> str:
-    """What to add where `text` is not a file but may be meant as a name; "" where nothing fits.
+    """A hint if `text` is not a file but may be meant as a name; "" if no name is close.
 
     >>> named_like("resnet34")
     ', or weights by name such as timm:resnet34.a1_in1k or torchvision:resnet34.IMAGENET1K_V1 \
 (all: --mode=weights --model=resnet34)'
     """
-    found = [row.id for row in table().values() if text.lower() in row.names]
+    wanted = _letters(text.rpartition(":")[2])
+    found = {
+        row.id: name for row in table().values() for name in row.names if _letters(name) == wanted
+    }
     if not found:
         return ""
-    firsts = {name.partition(":")[0]: name for name in reversed(found)}
+    firsts = {each.partition(":")[0]: each for each in reversed(found)}
     listed = " or ".join(sorted(firsts.values()))
-    return f", or weights by name such as {listed} (all: --mode=weights --model={text})"
+    name = next(iter(found.values()))
+    return f", or weights by name such as {listed} (all: --mode=weights --model={name})"
+
+
+def _letters(name: str) -> str:
+    """A name without what people join its parts with: mobilenet_v2 is mobilenetv2."""
+    return re.sub(r"[\W_]", "", name.lower())
 
 
 def refuse_lookalike(
     name: str, reference: str, arguments: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """`UserError` for a network of timm's that would load without a word and be another one.
+    """`UserError` for a network of timm's that would load silently but is a different one.
 
     `name` is its architecture or file, `arguments` what its repository calls it with.
     """
     for pattern, reason in _LOOKALIKES.items():
         if re.fullmatch(pattern, name):
             raise UserError(
-                f"{reference} is {name}, which has the names and shapes of a network here and is "
-                f"another one: {reason}; choose weights without that"
+                f"{reference} is {name}, which has the names and shapes of a network here but is "
+                f"a different one: {reason}; choose other weights"
             )
     strange = [
         key
@@ -158,7 +167,7 @@ def refuse_lookalike(
 
 @functools.cache
 def wordnet_ids() -> tuple[str, ...]:
-    """Those of ImageNet's classes, by label."""
+    """The WordNet ids of ImageNet's classes, by label."""
     return tuple(row["wordnet_id"] for row in _read("imagenet_classes.csv"))
 
 
@@ -191,7 +200,7 @@ def is_imagenet(names: Sequence[str]) -> bool:
 
 
 def _first(name: str) -> str:
-    """The first of several names of a class, without what tells it from another's."""
+    """The first of several names of a class, without an addition in brackets."""
     return re.split(r", | \(", name.replace("_", " ").lower())[0]
 
 

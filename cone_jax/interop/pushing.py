@@ -67,7 +67,7 @@ UNKNOWN_LICENCE = "unknown"
 
 
 class Story(NamedTuple):
-    """What a model card tells of a network beside what its description says."""
+    """What a model card says about a network, besides its description."""
 
     results: Mapping[str, float] = {}
     data: str = ""
@@ -159,7 +159,7 @@ def _sized(
 
 
 def _layout(encoder: Encoder, architecture: str) -> str:
-    """Of the names of tensors: timm's where it has the network, otherwise those of exports."""
+    """The layout of the tensors: timm's if timm has the network, otherwise that of exports."""
     known = layouts.available(encoder)
     return "timm" if architecture and "timm" in known else known[0]
 
@@ -251,7 +251,7 @@ def card(
 
 
 def push(folder: Path, reference: str) -> str:
-    """Uploads a folder to ``hf://OWNER/NAME``, which is made if need be; its address."""
+    """Uploads a folder to ``hf://OWNER/NAME``, created if necessary; returns its address."""
     repository = repository_of(reference)
     library = optional_module("huggingface_hub", "hub")
     errors = optional_module("huggingface_hub.errors", "hub")
@@ -261,6 +261,8 @@ def push(folder: Path, reference: str) -> str:
         api.upload_folder(
             repo_id=repository, folder_path=folder, commit_message="Upload with cone_jax"
         )
+    except errors.HFValidationError as error:
+        raise UserError(f"--push ({reference}) is not a repository: {hub.cause(error)}") from error
     except errors.LocalTokenNotFoundError as error:
         raise UserError(f"--push ({reference}) needs a login: hf auth login") from error
     except errors.HfHubHTTPError as error:
@@ -271,7 +273,7 @@ def push(folder: Path, reference: str) -> str:
                 "write: hf auth login"
             ) from error
         raise hub.DownloadFailed(f"--push ({reference}): {hub.cause(error)}") from error
-    except OSError as error:
+    except hub.transport_errors() as error:
         raise hub.DownloadFailed(f"--push ({reference}): {hub.cause(error)}") from error
     return f"{library.constants.ENDPOINT}/{repository}"
 

@@ -3,7 +3,8 @@
 Names are those of `maskrcnn_resnet50_fpn`, without masks `fasterrcnn_resnet50_fpn` (and of the
 other ResNets). Heads with convolutions and BatchNorm have the names of `maskrcnn_resnet50_fpn_v2`:
 torchvision's `FastRCNNConvFCHead` and `MaskRCNNHeads` with a `norm_layer`; but the proposal head
-has one convolution always. torchvision's class 0 is the background, as here.
+has one convolution always. torchvision's class 0 is the background, as here. Its released weights
+have names of 2019, which it translates when it loads them, and so does `current_names`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +20,20 @@ from cone_jax.models import resnet
 Path = tuple[str, ...]
 # Counts batches; nothing here depends on it.
 UNUSED = "num_batches_tracked"
+# Layers by their names of 2019, and by those of today.
+_RENAMED = {
+    **{
+        f"backbone.fpn.{kind}_blocks.{level}": f"backbone.fpn.{kind}_blocks.{level}.0"
+        for kind in ("inner", "layer")
+        for level in range(4)
+    },
+    "rpn.head.conv": "rpn.head.conv.0.0",
+    **{f"roi_heads.mask_head.mask_fcn{k + 1}": f"roi_heads.mask_head.{k}.0" for k in range(4)},
+}
 
 
 class Entry(NamedTuple):
-    """One array under both names, and the way in either direction."""
+    """One array under both names, and the conversion in either direction."""
 
     theirs: str
     ours: Path
@@ -32,6 +43,7 @@ class Entry(NamedTuple):
 
 def from_torchvision(state: Mapping[str, np.ndarray], settings: Settings) -> dict[str, Any]:
     """torchvision's state dict, as NumPy arrays -> ``{"params": ..., "batch_stats": ...}``."""
+    state = current_names(state)
     expected = list(entries(settings))
     known = {entry.theirs for entry in expected}
     unknown = sorted(name for name in state if name not in known and not name.endswith(UNUSED))
@@ -47,6 +59,19 @@ def from_torchvision(state: Mapping[str, np.ndarray], settings: Settings) -> dic
         flat[entry.ours] = entry.read(np.asarray(state[entry.theirs], np.float32))
     _check_classes(flat, settings)
     return traverse_util.unflatten_dict(flat)
+
+
+def current_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The same tensors; those of torchvision's released detectors under the names of today.
+
+    >>> list(current_names({"rpn.head.conv.bias": 0, "roi_heads.mask_head.mask_fcn1.bias": 0}))
+    ['rpn.head.conv.0.0.bias', 'roi_heads.mask_head.0.0.bias']
+    """
+    current = {}
+    for name, value in tensors.items():
+        layer, _, kind = name.rpartition(".")
+        current[f"{_RENAMED[layer]}.{kind}" if layer in _RENAMED else name] = value
+    return current
 
 
 def to_torchvision(variables: Mapping[str, Any], settings: Settings) -> dict[str, np.ndarray]:

@@ -211,7 +211,7 @@ def check(config: Mapping[str, Any], reference: str) -> None:
 def describe(
     reference: str, config: Mapping[str, Any], preprocessor: Mapping[str, Any]
 ) -> ExportMetadata | None:
-    """What the repository says of its input and classes; None where it says nothing of pixels."""
+    """The repository's description of input and classes; None if it does not describe pixels."""
     if "image_mean" not in preprocessor:
         return None
     resize, size = _sides(preprocessor)

@@ -1,4 +1,4 @@
-"""The circular memory bank: what the momentum network has seen lately.
+"""The circular memory bank: the momentum network's recent outputs.
 
 A bank is a pytree of arrays and the functions here are pure, so it lives in a train state,
 goes through `jit` with donation, and is checkpointed like any parameter. Row r is valid once

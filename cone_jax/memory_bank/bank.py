@@ -36,26 +36,26 @@ class MemoryBank(flax.struct.PyTreeNode):
     (3, (3, 2))
     """
 
-    features: Float[Array, "K D"]  # unit norm, float32
-    labels: Int[Array, " K"]  # -1: not written yet
-    # What the key's classifier said when the row was written; None: not remembered.
+    features: Float[Array, "K D"]  # embeddings of unit norm, float32
+    labels: Int[Array, " K"]  # classes; -1: not written yet
+    # Predictions of the key's classifier when the row was written; None: not stored.
     probs: Float[Array, "K C"] | None
     ids: Int[Array, " K"]  # record ids
     cursor: Int[Array, ""]  # the row written next
-    filled: Int[Array, ""]  # how many rows are valid
-    # Lengths of the embeddings before they were normalised, from which a classifier can say
-    # today what `probs` would remember; None: not needed.
+    filled: Int[Array, ""]  # the number of valid rows
+    # Lengths of the embeddings before normalisation, from which a classifier can recompute
+    # predictions instead of storing `probs`; None: not needed.
     norms: Float[Array, " K"] | None = None
     capacity: int | None = flax.struct.field(pytree_node=False, default=None)  # K, if padded
     # The devices that queries are split over, by rows; None: they are not.
     mesh: Mesh | None = flax.struct.field(pytree_node=False, default=None)
-    split: bool = flax.struct.field(pytree_node=False, default=False)  # the bank's rows are too
-    # Below 1, neighbours are chosen approximately, and this share of them is to be the right ones.
+    split: bool = flax.struct.field(pytree_node=False, default=False)  # whether rows are split, too
+    # Below 1, neighbours are chosen approximately, and this share of the true ones is expected.
     recall_target: float = flax.struct.field(pytree_node=False, default=1.0)
 
     @property
     def size(self) -> int:
-        """K, without the padding."""
+        """The number of rows, K, without padding."""
         return self.features.shape[0] if self.capacity is None else self.capacity
 
 
@@ -75,12 +75,12 @@ def init(
     Args:
         size: K, the number of rows.
         dim: D, the width of an embedding.
-        num_classes: C. With 0 the bank holds no probabilities, which most of its memory goes to.
+        num_classes: C. With 0 the bank holds no probabilities, which take most of its memory.
         dtype: of the probabilities, float32 or bfloat16.
         mesh: the devices that queries will be split over, by rows.
         split: whether the bank's rows are split over them as well.
         keep_norms: remembers the lengths of embeddings, so that probabilities can be recomputed.
-        recall_target: below 1, neighbours are chosen approximately; this share is to be right.
+        recall_target: below 1, neighbours are chosen approximately, and this share is expected.
 
     Returns:
         A bank whose rows are all empty.
@@ -106,10 +106,10 @@ def init(
 
 
 def init_official(rng: jax.Array, bank: MemoryBank) -> MemoryBank:
-    """The released code's beginning: every row of `bank` counts, and is filled with noise.
+    """The released code's initial bank: every row counts, and is filled with noise.
 
-    Random unit features, all of class 0, with Gaussian "probabilities". Kept for parity; it
-    does harm until ``size`` keys have been enqueued.
+    Random unit features, all of class 0, with Gaussian "probabilities". Kept for parity; it is
+    harmful until ``size`` keys have been enqueued.
 
     Args:
         rng: draws the noise.
@@ -143,7 +143,7 @@ def enqueue(
     norms: Float[Array, " B"] | None = None,
     when: Bool[Array, ""] | None = None,
 ) -> MemoryBank:
-    """Writes B keys over the oldest rows, wrapping around at the end.
+    r"""Writes B keys over the oldest rows: key $i$ to row $(\text{cursor} + i) \bmod K$.
 
     A donated bank is updated in place if everything that reads it has to be done before `when` is
     known; otherwise XLA may copy it first.
@@ -210,14 +210,14 @@ def _write(bank: MemoryBank, values: dict[str, Array], rows: Int[Array, " B"]) -
 
 
 def shardings(bank: MemoryBank, mesh: Mesh) -> MemoryBank:
-    """Where each array of the bank is to be: rows as the bank says, the counters everywhere.
+    """The sharding of each array: rows as the bank is split, counters on every device.
 
     Args:
         bank: the arrays, or their shapes.
         mesh: the devices.
 
     Returns:
-        A bank that holds a sharding in the place of each array.
+        A bank that holds a sharding in place of each array.
 
     >>> mesh = jax.make_mesh((1,), ("data",))
     >>> places = shardings(init(3, dim=2, num_classes=2, mesh=mesh, split=True), mesh)
@@ -238,7 +238,7 @@ _LOWEST = -1e30
 
 
 class PartialAverage(NamedTuple):
-    """An average in the making."""
+    """A weighted average over some of the rows."""
 
     largest: Float[Array, " B"]  # logit so far
     weight: Float[Array, " B"]  # sum of exp(logit - largest)
@@ -252,7 +252,7 @@ def block_average(
     where: Bool[Array, "B K"],
     exists: Bool[Array, " K"] | None = None,
 ) -> PartialAverage:
-    """What K rows contribute. Rows that do not `exist` (padding) have no part in a mean either."""
+    """The contribution of K rows. Rows that do not `exist` (padding) never count."""
     logits = jnp.where(where, logits, _LOWEST)
     if exists is not None:
         logits = jnp.where(exists, logits, -jnp.inf)
@@ -263,14 +263,14 @@ def block_average(
 
 
 def merge_averages(left: PartialAverage, right: PartialAverage) -> PartialAverage:
-    """Both together."""
+    """Both merged into one."""
     largest = jnp.maximum(left.largest, right.largest)
     left, right = rescale(left, largest), rescale(right, largest)
     return PartialAverage(largest, left.weight + right.weight, left.total + right.total)
 
 
 def rescale(partial: PartialAverage, largest: Float[Array, " B"]) -> PartialAverage:
-    """The same, relative to a `largest` that is no less."""
+    """The same average, expressed relative to another `largest` that is not smaller."""
     factor = jnp.exp(partial.largest - largest)
     return PartialAverage(largest, partial.weight * factor, partial.total * factor[:, None])
 
@@ -286,9 +286,9 @@ Answer = Callable[[Any, Any, jax.Array], Any]
 
 
 def query_local(mesh: Mesh, bank: Tree, queries: Tree, answer: Answer) -> Tree:
-    """The answers of a bank that every device has whole, to the queries that each has.
+    """Queries a bank that every device has whole: each device answers its own queries.
 
-    What the compiler would do by itself, but for `top_k`: it has all queries answered everywhere.
+    The compiler does this by itself, except for `top_k`, which it runs on all queries everywhere.
     """
     return _ask(mesh, bank, queries, answer, split=False)
 
@@ -296,9 +296,9 @@ def query_local(mesh: Mesh, bank: Tree, queries: Tree, answer: Answer) -> Tree:
 def query_all(
     mesh: Mesh, bank: Tree, queries: Tree, answer: Answer, merge: Callable[[Tree], Tree]
 ) -> Tree:
-    """What `merge` makes of the answers of all devices.
+    """Queries a split bank, and merges the answers of all devices by `merge`.
 
-    It is given [b, n k] where each device answers with [B, k], in the order of the rows.
+    `merge` gets [b, n k] where each device answers with [B, k], in the order of the rows.
     """
     axis = mesh.axis_names[0]
 

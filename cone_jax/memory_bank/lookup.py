@@ -1,4 +1,4 @@
-"""What a bank says about queries: nearest rows, all rows, averaged predictions.
+"""Look-ups in a bank: nearest rows, all rows, averaged predictions.
 
 The k nearest are chosen by `top_k`, exactly or approximately.
 """
@@ -40,14 +40,14 @@ class Neighbours(NamedTuple):
     (2, 3)
     """
 
-    similarity: Float[Array, "B k"]  # 0 where not valid
-    labels: Int[Array, "B k"]  # -1 where not valid
-    valid: Bool[Array, "B k"]  # whether there is such a row
+    similarity: Float[Array, "B k"]  # cosines; 0 where not valid
+    labels: Int[Array, "B k"]  # classes; -1 where not valid
+    valid: Bool[Array, "B k"]  # whether the row exists
     rows: Int[Array, "B k"]  # indices into the bank
 
 
 class Queries(NamedTuple):
-    """Who asks: one of each a row."""
+    """The queries of a look-up, one per row."""
 
     embedding: Float[Array, "B D"]  # unit norm
     exclude_ids: Int[Array, " B"] | None
@@ -57,14 +57,14 @@ class Queries(NamedTuple):
 def valid_rows(
     bank: MemoryBank, exclude_ids: Int[Array, " B"] | None = None
 ) -> Bool[Array, "#B K"]:
-    """Which rows each query may see: those written, without its own record's older copies.
+    """Which rows each query may see: those written, except older copies of its own record.
 
     Args:
         bank: K rows.
         exclude_ids: the record of each query, whose rows it must not see; `NO_ID` for none.
 
     Returns:
-        A mask of one row for all queries, or of one row per query with `exclude_ids`.
+        A mask with one row for all queries or, with `exclude_ids`, one row per query.
 
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = enqueue(init(3, 2, 0), jnp.eye(2), jnp.array([7, 8]), None, ids=jnp.array([0, 1]))
@@ -76,9 +76,9 @@ def valid_rows(
 
 
 def similarity(bank: MemoryBank, queries: Float[Array, "B D"]) -> Float[Array, "B K"]:
-    """Cosines between unit-norm queries and every row, in float32.
+    r"""Cosines between unit-norm queries and every row, $u_{ik} = q_i \cdot b_k$.
 
-    At a temperature of 0.07 an error of 0.004 in a cosine is 0.06 in a logit, hence the
+    In float32: at a temperature of 0.07 an error of 0.004 in a cosine is 0.06 in a logit, hence the
     highest matmul precision also where the network computes in bfloat16.
 
     Args:
@@ -109,12 +109,12 @@ def neighbours(
     Args:
         bank: K rows.
         queries: B rows of unit length; gradients reach them through the cosines.
-        k: how many.
+        k: the number of neighbours.
         exclude_ids: hides from each query the rows of the same record.
         same_class: the label of each query, which then sees the rows of that label only.
 
     Returns:
-        Cosines, labels, validity and places, all B by k.
+        Cosines, labels, validity and positions in the bank, all B by k.
 
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = init(size=4, dim=2, num_classes=2)
@@ -201,7 +201,7 @@ def all_rows(
         exclude_ids: hides from each query the rows of the same record.
 
     Returns:
-        Cosines, labels, validity and places, all B by K.
+        Cosines, labels, validity and positions in the bank, all B by K.
 
     >>> from cone_jax.memory_bank import enqueue, init
     >>> bank = enqueue(init(3, 2, 0), jnp.eye(2), jnp.array([7, 8]), None)
@@ -228,14 +228,14 @@ def soft_labels(
 
     $$\tilde p_i = \sum_j \operatorname{softmax}_j(v_{ij} / \tau)\, p_j$$
 
-    What `losses.soft_labels` is for anchors at hand, this is for a bank, a block of rows at a time.
+    The same as `losses.soft_labels`, but over a bank and one block of rows at a time.
 
     Args:
         bank: K rows.
         keys: B rows of unit length.
         temperature: $\tau$.
         exclude_ids: hides from each key the rows of the same record.
-        classify: what predicts for embeddings, in a bank that remembers norms instead of $p$.
+        classify: the classifier of embeddings, for a bank that keeps norms instead of $p$.
 
     Returns:
         Rows that sum to 1, over *all* valid rows of the bank. With nothing valid: the mean over all
@@ -329,7 +329,7 @@ def recall(
     Args:
         bank: K rows.
         queries: B rows of unit length.
-        k: how many neighbours.
+        k: the number of neighbours to compare.
         exclude_ids: hides from each query the rows of the same record.
 
     Returns:
@@ -354,7 +354,7 @@ SMALLEST_BLOCK = 8
 def top_k(
     values: Float[Array, "B K"], k: int, *, recall_target: float = 1.0
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """The k largest values of each row and their places, largest first.
+    """The k largest values of each row and their positions, largest first.
 
     The same result as `jax.lax.top_k`, equal values included, but wide rows are selected from
     in two stages. With a `recall_target` below 1, `jax.lax.approx_max_k` is used instead, which

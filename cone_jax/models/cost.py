@@ -56,7 +56,7 @@ def parameters(encoder: Encoder, image_size: int) -> int:
 
 
 def multiply_accumulates(encoder: Encoder, image_size: int) -> int:
-    """Those of convolutions and matrix products, for one image in evaluation mode.
+    """The multiply-adds of convolutions and matrix products, for one image in evaluation mode.
 
     Args:
         encoder: the network.

@@ -191,7 +191,7 @@ class _PointwiseKernel(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """Makes the layers of one network: what all of them have in common is said once.
+    """Makes the layers of one network, so that their shared settings are given once.
 
     `platform` is the one that programs with this network are compiled for, as JAX's devices
     name theirs; `ANY_PLATFORM` promises XLA's own operations.
@@ -347,7 +347,7 @@ class Backbone(nn.Module):
         return self.features(x, self.make.training(train))
 
     def features(self, x: jax.Array, make: Layers) -> jax.Array:
-        """The network itself, of the layers that `make` makes."""
+        """The network itself, built from the layers of `make`."""
         raise NotImplementedError
 
     @nn.nowrap

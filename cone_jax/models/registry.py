@@ -1,4 +1,4 @@
-"""Networks by name, and what each becomes part of: backbone, projection head, classifier.
+"""Networks by name, and the encoder around them: backbone, projection head, classifier.
 
     images [B,H,W,3] -> backbone -> features [B,d] -> projection -> embedding [B,D] -> logits [B,C]
 
@@ -26,7 +26,7 @@ ClassifierKind = Literal["linear", "cosine"]
 
 
 class EncoderOutput(NamedTuple):
-    """What a network makes of B images.
+    """A network's outputs for B images.
 
     >>> rows = jnp.zeros((2, 64))
     >>> EncoderOutput(features=rows, embedding=rows[:, :32], logits=rows[:, :10]).logits.shape
@@ -53,15 +53,15 @@ class Projection:
 
     dim: int = 256  # D, the width of the embedding
     hidden: int | None = None  # width of the hidden blocks
-    layers: int = 1  # how many of them
-    batch_norm: bool = True  # in the hidden blocks
+    layers: int = 1  # number of hidden blocks
+    batch_norm: bool = True  # BatchNorm in the hidden blocks
     normalise_input: bool = False  # features are scaled to unit norm first
     output_batch_norm: bool = False  # one more BatchNorm, at the end
 
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """What the class centres see.
+    """The linear classifier, whose columns are the class centres, and its input.
 
     `input` is the embedding (default) or the pooled features. `kind` "linear" takes it as it
     is; "cosine" scales it to unit norm first (the paper's equations), and the lengths of the
@@ -71,14 +71,14 @@ class Classifier:
     False
     """
 
-    input: ClassifierInput = "embedding"  # or "features"
-    kind: ClassifierKind = "linear"  # or "cosine"
-    bias: bool = True  # each centre has one
+    input: ClassifierInput = "embedding"  # "embedding" or "features"
+    kind: ClassifierKind = "linear"  # "linear" or "cosine"
+    bias: bool = True  # whether each class has a bias
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """What a network is, in plain values: enough to build it again from a file.
+    """The specification of a network in plain values, enough to rebuild it from a file.
 
     >>> spec = ModelSpec("resnet8", 10, stem="cifar", options=(("width", 8),))
     >>> ModelSpec.from_dict(spec.to_dict()) == spec
@@ -86,16 +86,16 @@ class ModelSpec:
     """
 
     name: str  # one of `names`
-    num_classes: int  # C
-    stem: str = "imagenet"  # or "cifar", for small images
+    num_classes: int  # the number of classes, C
+    stem: str = "imagenet"  # "imagenet", or "cifar" for small images
     projection: Projection | None = Projection()  # None: the classifier sees pooled features
-    classifier: Classifier = Classifier()  # what the class centres see
+    classifier: Classifier = Classifier()  # kind and input of the classifier
     predictor: Projection | None = None  # a second head, on the embedding
     dtype: str = "float32"  # what the network computes in
-    options: tuple[tuple[str, Any], ...] = ()  # keywords of `create`, by name
+    options: tuple[tuple[str, Any], ...] = ()  # further keywords of `create`
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The specification as JSON can hold it."""
         return {**dataclasses.asdict(self), "options": dict(self.options)}
 
     @classmethod
@@ -247,7 +247,7 @@ def create(
         num_classes: C.
         stem: ``imagenet``, or ``cifar`` for small images.
         projection: the head before the embedding; None gives the classifier on pooled features.
-        classifier: what the class centres see.
+        classifier: the kind of classifier, and its input.
         predictor: a second head on the embedding, which some methods train against.
         dtype: what the network computes in.
         platform: see `build`.
@@ -331,8 +331,8 @@ def build(spec: ModelSpec, *, platform: str | None = None) -> Encoder:
     Args:
         spec: a network in plain values.
         platform: what its programs will be compiled for: ``cpu``, ``gpu``, ``tpu`` or
-            `ANY_PLATFORM`; None: JAX's default backend, now. It decides the form of operations,
-            never their results, and is not part of what a network is.
+            `ANY_PLATFORM`; None: JAX's current default backend. It decides the form of operations,
+            never their results, and is not part of the specification.
 
     Returns:
         A Flax module that maps images to an `EncoderOutput`.

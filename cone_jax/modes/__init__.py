@@ -1,4 +1,4 @@
-"""What `main.py` can do: one file per mode, from parsed arguments to output."""
+"""The modes of `main.py`: one file each, from parsed arguments to output."""
 
 from cone_jax.modes.registry import MODES, Mode
 

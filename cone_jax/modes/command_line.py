@@ -29,9 +29,9 @@ FLAGS = {
         "",
         "corrupted pictures, a TFDS set or a folder; default: made from the run's own",
     ),
-    "baseline": ("", "what errors are relative to: 'alexnet' (ImageNet's default), or another run"),
+    "baseline": ("", "errors are relative to it: 'alexnet' (ImageNet's default) or another run"),
     "frost": ("auto", "a folder with the benchmark's photographs of frost, or 'generated'"),
-    "folds": ("4", "networks that label_errors trains; with 0 the run judges its own labels"),
+    "folds": ("4", "number of networks to train (default 4); 0: the run judges its own labels"),
     "model": ("", "weights instead of a run: timm:NAME, hf://OWNER/NAME, a file or an export"),
     "format": (
         "safetensors",
@@ -47,12 +47,18 @@ FLAGS = {
     "sweep": ("", "the table to fill: its name or file in configs/sweeps/, then :OPTIONS"),
     "jobs": ("1", "how many runs of a sweep train at the same time"),
     "topology": ("", "accelerators to compile for, such as v5e:4x4, v5p:2x2x2 or h100:8"),
-    "slices": ("1", "how many TPU slices of that topology"),
-    "train_images": ("", "number of training images, where the data set is not at hand"),
+    "slices": ("1", "number of TPU slices of that topology"),
+    "train_images": ("", "number of training images, if the data set is not on this machine"),
     "cures": ("list", "if it does not fit: 'list' fields to change, or 'compile' each of them"),
     "coordinator": ("", "HOST:PORT of process 0, when several processes share a run"),
     "num_processes": ("", "how many processes share it; SLURM, MPI and TPU pods are recognised"),
     "process_id": ("", "which of them this is, counted from 0"),
+}
+# What a flag means in a mode that uses it in a way of its own.
+SPECIAL = {
+    ("preview", "step"): "draw the batch that a run took, or will take, in this step",
+    ("transfer", "jobs"): "how many runs of the grid train at the same time",
+    ("weights", "model"): "any part of a name",
 }
 
 
@@ -67,7 +73,7 @@ class Arguments(NamedTuple):
 
     @property
     def output(self) -> Path | None:
-        """Where --output says; None where it is not given."""
+        """The path given by --output; None if there is none."""
         given = self.flags["output"]
         return storage.path(given, "--output") if given else None
 
@@ -79,7 +85,7 @@ class Arguments(NamedTuple):
 
 
 def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
-    """The arguments of `argv`, without the program's name; `modes` are those there are.
+    """The arguments in `argv`, which lacks the program's name; `modes` are the known modes.
 
     The mode may be the first word: ``evaluate`` stands for ``--mode=evaluate``.
     """
@@ -130,7 +136,7 @@ def parse(argv: Sequence[str], modes: Mapping[str, str]) -> Arguments:
 
 
 def reach_buckets(arguments: Arguments, report: Report) -> None:
-    """Asks every bucket that is named anywhere; `UserError` where one cannot be used.
+    """Contacts every bucket that is named anywhere; `UserError` if one cannot be used.
 
     `report` is told when one does not answer.
     """
@@ -161,7 +167,8 @@ def help_text(modes: Mapping[str, str]) -> str:
 def mode_help(name: str, text: str, example: str, page: str, own: Sequence[str]) -> str:
     """What ``--help`` prints after a mode, which reads the flags `own`."""
     command = shlex.join(program())
-    flags = "\n".join([_SHARED, *(f"  --{each:<20}{FLAGS[each][1]}" for each in own)])
+    meanings = ((each, SPECIAL.get((name, each), FLAGS[each][1])) for each in own)
+    flags = "\n".join([_SHARED, *(f"  --{each:<20}{meaning}" for each, meaning in meanings)])
     return (
         f"{name}: {text}\n\n  {command} {name} {example}\n\nflags\n{flags}\n\n"
         f"{page} says more. Other modes: {command} --help\n"
@@ -234,7 +241,7 @@ def _take(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
 
 
 def _default_workdir(mode: str, recipe: str, sweep: str | None, workdirs: str) -> str:
-    """Named after what is done."""
+    """The workdir of a command that names none."""
     if workdirs:
         return f"runs/{mode}"
     if "://" in recipe or recipe.startswith(("timm:", "torchvision:")):
@@ -245,7 +252,7 @@ def _default_workdir(mode: str, recipe: str, sweep: str | None, workdirs: str) -
 
 
 def _keep_what_is_given(config: ConfigDict, arguments: Sequence[str]) -> None:
-    """Fields set by hand are not derived, even where the value is the recipe's."""
+    """Fields set by hand are not derived, even if the value is the recipe's own."""
     given = {match[1] for each in arguments if (match := re.match(r"--?config\.([^=]+)", each))}
     if "steps" in given:
         given.add("epochs")

@@ -1,4 +1,4 @@
-"""``--mode=compare``: several runs in one table and one set of curves."""
+"""``--mode=compare``: several runs in one table and one set of charts."""
 
 from rich import box
 from rich.console import Console

@@ -58,7 +58,7 @@ def compile_run(arguments: Arguments, console: Console) -> None:
 
 
 def _compiled(found: Findings, cure: Cure, progress: Progress) -> Cure:
-    """What the compiler says of the training step with one field changed."""
+    """The compiler's answer for the training step with one field changed."""
     config = cures.apply(found.config, cure)
     program = programs.TRAINING
 

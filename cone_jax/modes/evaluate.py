@@ -1,4 +1,4 @@
-"""``--mode=evaluate``: what evaluators find about a checkpoint of a run."""
+"""``--mode=evaluate``: measures a checkpoint of a run with evaluators."""
 
 import json
 import math
@@ -19,6 +19,7 @@ from cone_jax.evaluation.robustness import Robustness
 from cone_jax.modes.command_line import Arguments
 from cone_jax.training.named_network import NamedRun
 from cone_jax.training.run_directory import RunDirectory
+from cone_jax.workdir import CONFIG_FILE
 
 SCORES_FILE = "evaluation.json"
 # Training pictures that test pictures are compared with; more would take longer than the scores.
@@ -43,8 +44,18 @@ def open_evaluated(arguments: Arguments, console: Console) -> Evaluated:
     model = arguments.flags["model"]
     if not model:
         return RunDirectory.open(arguments.workdir)
+    require_no_run(arguments)
     say = plain_lines(console)
     return NamedRun.open(model, arguments.config, arguments.recipe, arguments.workdir, say)
+
+
+def require_no_run(arguments: Arguments) -> None:
+    """`UserError` where the results of --model would replace those of a run."""
+    if (arguments.workdir / CONFIG_FILE).exists():
+        raise UserError(
+            f"--workdir ({arguments.workdir}) is a run, and what --model "
+            f"({arguments.flags['model']}) gives would replace its results; leave out one of them"
+        )
 
 
 def evaluate_checkpoint(
@@ -74,7 +85,8 @@ def evaluate_checkpoint(
     title = f"{directory.title(number)}{_epoch_text(directory, number)}"
     print_evaluation(console, title, scores, declared, remarks)
     if distributed.is_primary():
-        for path in _write(directory.path, number, scores, outcomes):
+        weights = directory.title(number) if isinstance(directory, NamedRun) else None
+        for path in _write(directory.path, number, weights, scores, outcomes):
             plain_lines(console)(f"written: {path}")
             if path.name == MISTAKES_FILE:
                 names = directory.run.dataset.class_names
@@ -83,7 +95,7 @@ def evaluate_checkpoint(
 
 
 def _epoch_text(directory: Evaluated, step: int) -> str:
-    """In brackets, of its stage; nothing of a network that no run of ours has trained."""
+    """The epoch in its stage, in brackets; empty for a network that was not trained by a run."""
     if not isinstance(directory, RunDirectory):
         return ""
     stage = directory.run.stage_at(step)
@@ -102,8 +114,8 @@ def _outcomes(
         left_out = next(item for item in evaluators if item not in served)
         if left_out.labels != stage.learner.objective.needs.labels:
             raise UserError(
-                f"--evaluators ({left_out.prefix}) does not judge {stage.config.objective.name}; "
-                "leave the flag out for those that do"
+                f"--evaluators ({left_out.prefix}) cannot evaluate {stage.config.objective.name}; "
+                "leave the flag out for those that can"
             )
         if left_out.needs_classifier:
             stage.require_classifier(step)
@@ -128,6 +140,7 @@ def _outcomes(
 def _write(
     directory: Path,
     step: int,
+    weights: str | None,
     scores: dict[str, float],
     outcomes: list[tuple[Evaluator, Outcome]],
 ) -> list[Path]:
@@ -135,7 +148,8 @@ def _write(
     path = directory / SCORES_FILE
     # JSON has no NaN.
     known = {name: None if math.isnan(score) else score for name, score in scores.items()}
-    record = {"step": step, **kept_scores(directory, step), **known}
+    about = {"step": step, **({"weights": weights} if weights else {})}
+    record = {**about, **kept_scores(directory, step, weights), **known}
     with storage.replacing(path) as unfinished:
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
     paths = [path]
@@ -144,12 +158,16 @@ def _write(
     return paths
 
 
-def kept_scores(directory: Path, step: int) -> dict[str, float | None]:
-    """What evaluations so far found about the checkpoint `step`; None: not a number."""
+def kept_scores(directory: Path, step: int, weights: str | None = None) -> dict[str, float | None]:
+    """The scores of checkpoint `step` from earlier evaluations; None stands for NaN.
+
+    Without a run, the name of the `weights` says which network they belong to.
+    """
     try:
         earlier = json.loads((directory / SCORES_FILE).read_text())
     except (OSError, ValueError):
         return {}
-    if not isinstance(earlier, dict) or earlier.pop("step", None) != step:
+    if not isinstance(earlier, dict):
         return {}
-    return earlier
+    whose = earlier.pop("step", None), earlier.pop("weights", None)
+    return earlier if whose == (step, weights) else {}

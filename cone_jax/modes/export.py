@@ -1,5 +1,6 @@
 """``--mode=export``: a checkpoint in the form other programs use, checked; or on the hub."""
 
+import dataclasses
 import shlex
 import sys
 import tempfile
@@ -14,10 +15,13 @@ from cone_jax.errors import UserError
 from cone_jax.interop import hub, pushing
 from cone_jax.interop.pushing import Story
 from cone_jax.modes.command_line import DEFAULT_CONFIG, Arguments
-from cone_jax.modes.evaluate import kept_scores
+from cone_jax.modes.evaluate import kept_scores, require_no_run
 from cone_jax.settings import free_fields
 from cone_jax.training import named_network
 from cone_jax.training.run_directory import DeployedNetwork, RunDirectory
+
+# Fields of a config that name a place, as data.path does.
+_PATHS = ("init_from", "data.corrections")
 
 
 def export(arguments: Arguments, console: Console) -> None:
@@ -27,7 +31,11 @@ def export(arguments: Arguments, console: Console) -> None:
         raise UserError(f"--license ({given}) is of what is pushed; add --push=hf://OWNER/NAME")
     licence = pushing.choose_licence(given, "")
     if model := arguments.flags["model"]:
-        network = named_network.open_network(model, say, named_network.options_of(arguments.config))
+        if not (arguments.flags["push"] or arguments.output):
+            require_no_run(arguments)
+        options = named_network.options_of(arguments.config)
+        pictures = named_network.pictures_of(arguments.config, arguments.recipe)
+        network = named_network.open_network(model, say, options, pictures)
         known = network.metadata.origin.get("licence", "")
         story = Story(licence=pushing.choose_licence(given, known))
     else:
@@ -52,7 +60,7 @@ def export(arguments: Arguments, console: Console) -> None:
 
 
 def _story(run: RunDirectory, network: DeployedNetwork) -> Story:
-    """What the records and the config of a run say about it."""
+    """The history of a run, from its records and its config."""
     config, data = run.config, run.config.data
     parts = f"{data.source} {data.name or Path(data.path).name}, {data.train_split}"
     recipe = f"{config.objective.name}, {config.model.name}, batch {config.batch_size}"
@@ -67,7 +75,7 @@ def _story(run: RunDirectory, network: DeployedNetwork) -> Story:
 
 
 def _results(run: RunDirectory, step: int) -> dict[str, float]:
-    """What training and later evaluations found about this checkpoint, of no other."""
+    """The scores of this very checkpoint, from training and later evaluations."""
     found: dict[str, float | None] = {}
     for record in run.records:
         if record["step"] == step:
@@ -76,16 +84,16 @@ def _results(run: RunDirectory, step: int) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _public(init_from: str) -> str:
-    """A name that means something to others; of a path its last part."""
-    return init_from if hub.is_reference(init_from) else Path(init_from).name
+def _public(place: str) -> str:
+    """A name that means something elsewhere: of a path only the last part."""
+    return place if hub.is_reference(place) else Path(place).name
 
 
 def _command(run: RunDirectory) -> str:
-    """One that trains the same, whatever the recipe was; paths of this machine stay here."""
+    """A command that trains the same, whatever the recipe; without paths of this machine."""
     stated = workdir.flatten(load_recipe(DEFAULT_CONFIG))
     changed = [
-        f"--config.{field}={_public(value) if field == 'init_from' else value}"
+        f"--config.{field}={_public(value) if field in _PATHS else value}"
         for field, value in workdir.flatten(run.config).items()
         if field not in free_fields() and value is not None and value != stated.get(field)
     ]
@@ -98,9 +106,13 @@ def _push(
 ) -> None:
     """Says what would be pushed, asks, and pushes."""
     say, repository = plain_lines(console), pushing.repository_of(reference)
+    described, origin = network.metadata, dict(network.metadata.origin)
+    if "weights" in origin:
+        origin["weights"] = _public(origin["weights"])
+        described = dataclasses.replace(described, origin=origin)
     with tempfile.TemporaryDirectory() as folder:
         written = pushing.write_folder(
-            Path(folder), repository, network.encoder, network.variables, network.metadata, story
+            Path(folder), repository, network.encoder, network.variables, described, story
         )
         sizes = ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in written)
         say(f"to {reference}, licence {story.licence}: {sizes}")

@@ -55,7 +55,7 @@ def _folds(text: str) -> int:
 
 
 def _of_folds(directory: RunDirectory, count: int, console: Console) -> Evidence:
-    """What networks say that are trained like the run, but not on the pictures in question."""
+    """The evidence of networks trained like the run, but without the pictures they judge."""
     say = plain_lines(console)
     length = "as long" if count == 2 else f"{count - 1} times as long"
     say(

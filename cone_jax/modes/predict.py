@@ -35,8 +35,12 @@ def predict(arguments: Arguments, console: Console) -> None:
     if output.suffix not in WRITERS:
         raise UserError(f"--output ({output}) must end in {' or '.join(WRITERS)}")
     if model:
+        config = arguments.config
         predictor = prediction.open_published(
-            model, plain_lines(console), named_network.options_of(arguments.config)
+            model,
+            plain_lines(console),
+            named_network.options_of(config),
+            named_network.pictures_of(config, arguments.recipe),
         )
     else:
         predictor = prediction.open_model(arguments.workdir, step=arguments.flags["step"])

@@ -80,7 +80,7 @@ MODES = {
     ),
     "evaluate": Mode(
         evaluate.evaluate,
-        "measure accuracy and more on a checkpoint of --workdir",
+        "measure the accuracy and more of a checkpoint of --workdir",
         "--workdir=runs/digits --step=best",
         "docs/evaluation.md",
         ("step", "evaluators", "model"),
@@ -103,7 +103,7 @@ MODES = {
     ),
     "probe": Mode(
         probe.probe,
-        "measure frozen features with nearest neighbours and linear classifiers",
+        "judge frozen features by nearest neighbours and linear classifiers",
         "--workdir=runs/digits",
         "docs/evaluation.md",
         ("step", "output"),

@@ -11,7 +11,7 @@ from cone_jax.training.named_network import NamedRun
 
 
 def robustness(arguments: Arguments, console: Console) -> None:
-    """Errors by corruption and severity; of ImageNet also mCE and relative mCE.
+    """Errors by corruption and severity; for ImageNet also mCE and relative mCE.
 
     --corrupted names data that are corrupted already, --baseline a run to compare with, --frost a
     folder with the benchmark's photographs of frost.

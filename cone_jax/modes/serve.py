@@ -11,7 +11,7 @@ from cone_jax.training.run_directory import RunDirectory
 
 
 def serve(arguments: Arguments, console: Console) -> None:
-    """Answers until it is interrupted."""
+    """Serves the page until it is interrupted."""
     say, step = plain_lines(console), arguments.flags["step"]
     is_run = (arguments.workdir / workdir.CONFIG_FILE).exists()
     if is_run:

@@ -35,7 +35,7 @@ def train(arguments: Arguments, console: Console) -> None:
 
 
 def _intervals(metrics: Mapping[str, float], directory: Path) -> dict[str, str]:
-    """Of the accuracies on the test split, whose size the report's snapshot knows."""
+    """The intervals of test accuracies, if the report's snapshot has the number of pictures."""
     tested = pictures_tested(directory, int(metrics["step"]))
     if tested is None:
         return {}

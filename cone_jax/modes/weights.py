@@ -1,4 +1,4 @@
-"""``--mode=weights``: published weights that networks here can take, and where they are."""
+"""``--mode=weights``: published weights that fit networks here, and where they are."""
 
 from rich.console import Console
 

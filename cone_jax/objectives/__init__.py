@@ -1,4 +1,4 @@
-"""Training methods: one file each, all with the same interface."""
+"""Training methods: one file each, all with the same interface. docs/recipes.md lists them."""
 
 from cone_jax.objectives.objective import (
     Activation,

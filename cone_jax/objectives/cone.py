@@ -3,7 +3,7 @@
     L = L_ce + sup_weight * L_sup_in + dc_weight * L_dc
 
 Reference: arXiv 2308.10761 and its released code; fields name the points where they differ, and
-reach every variant of the paper's ablations. A term of weight 0 is not computed.
+cover every variant of the paper's ablations. A term of weight 0 is not computed.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ class Cone(BalancedCrossEntropy, path="objective.cone"):
     sup_weight: float = field(0.7, "weight of the contrastive term", low=0.0)
     sup_temperature: float = field(0.1, "temperature of the contrastive term", above=0)
     neighbours: int = field(
-        512, "how many of the most similar bank rows are anchors of the contrastive term", above=0
+        512, "number of most similar bank rows that are anchors of the contrastive term", above=0
     )
     anchors: Literal["nearest", "bank"] = field(
         "nearest", "anchors of the contrastive term: the neighbours, or every bank row"
@@ -174,7 +174,7 @@ class Cone(BalancedCrossEntropy, path="objective.cone"):
         return loss, metrics
 
     def _contrast(self, inputs: StepInputs) -> tuple[Float[Array, ""], Metrics]:
-        """The contrastive term over the batch, and what to know about its anchors."""
+        """The contrastive term over the batch, and statistics of its anchors."""
         anchors = self._anchors(inputs)
         positive = _positives(anchors, inputs.labels)
         per_sample, kept = self._contrast_rows(anchors, positive)
@@ -242,7 +242,7 @@ class Cone(BalancedCrossEntropy, path="objective.cone"):
         return jnp.where(kept, per_sample, 0.0), kept
 
     def _consistency(self, inputs: StepInputs) -> Float[Array, " B"]:
-        """L_dc of each row; 0 where the bank has nothing to say."""
+        """L_dc of each row; 0 where the bank shows it no row."""
         assert inputs.key is not None and inputs.bank is not None
         targets = memory_bank.soft_labels(
             inputs.bank,

@@ -22,7 +22,7 @@ class CrossEntropy(BalancedCrossEntropy, path="objective.cross_entropy"):
         0.0, "share of the target that is spread over classes", low=0.0, high=1.0
     )
     smoothing_form: losses.SmoothingForm = field(
-        "official", "who gets that share: see losses.cross_entropy"
+        "official", "which classes get that share: see losses.cross_entropy"
     )
 
     @property

@@ -17,7 +17,7 @@ class Linear(CrossEntropy, path="objective.linear"):
     """``L = L_ce``, with a gradient for the classifier alone."""
 
     smoothing_form: losses.SmoothingForm = field(
-        "uniform", "who gets the smoothed share: see losses.cross_entropy"
+        "uniform", "which classes get the smoothed share: see losses.cross_entropy"
     )
 
     @property

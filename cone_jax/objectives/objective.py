@@ -1,4 +1,4 @@
-"""What a training method is to the trainer: what it needs, and its loss; and methods by name.
+"""The interface of training methods: what each needs, and its loss; and methods by name.
 
 An objective is a section of the config (`cone_jax.settings.Section`): its fields are its
 hyper-parameters, with their defaults, meanings and limits. Calling it gives the loss of one batch.
@@ -37,15 +37,15 @@ Layer = Literal["images", "features"]
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What the trainer has to provide beside the query's outputs and the labels.
+    """What the trainer has to provide besides the query's outputs and the labels.
 
     >>> create("cone", {}).needs.bank, create("cross_entropy", {}).needs.bank
     (True, False)
     """
 
-    labels: LabelKind = "class"  # or "objects", for a detector
-    views: Views = "any"  # what becomes of a sample's augmented views
-    key: bool = False  # a forward pass of the momentum network, and its upkeep
+    labels: LabelKind = "class"  # "class", or "objects" for a detector
+    views: Views = "any"  # how a sample's augmented views are used
+    key: bool = False  # a momentum network, and its outputs for the batch
     # A memory bank, filled with the keys. Without a momentum network: with the query's own
     # embeddings, of the first views where views are rows.
     bank: bool = False
@@ -53,12 +53,12 @@ class Needs:
     bank_first: bool = False  # the batch enters the bank before the loss sees it, not after
     embedding: bool = False  # embeddings are compared, so a projection head has a purpose
     predictor: bool = False  # a second head after the projection: `query.prediction`
-    classifier: bool = True  # False: the loss trains none, so a linear stage has to follow
-    # What recipes give its classifier: `model.classifier_input`, unless they say otherwise.
+    classifier: bool = True  # False: the loss trains no classifier, and a linear stage follows
+    # The input of its classifier in recipes, `model.classifier_input`, unless they set another.
     classifier_sees: Literal["embedding", "features"] = "embedding"
     class_centres: bool = False  # the classifier's weights, and what they are applied to
-    layers: tuple[Layer, ...] = ()  # activations, and the network from each on
-    class_prior: bool = False  # how frequent each class is in the training set
+    layers: tuple[Layer, ...] = ()  # activations, each with the rest of the network
+    class_prior: bool = False  # the share of each class in the training set
     whole_batch: bool = False  # rows are compared with each other: a batch cannot be taken in parts
     mixed_labels: bool = False  # can learn from MixUp and CutMix; provided when those are on
     frozen: bool = False  # everything but the classifier stays as it is, BatchNorm included
@@ -73,7 +73,7 @@ class MixedLabels(NamedTuple):
     [[0.75, 0.0, 0.25]]
     """
 
-    labels: Int[Array, " B"]  # of the second image
+    labels: Int[Array, " B"]  # classes of the second images
     weight: Float[Array, " B"]  # the share of the *first* label, `StepInputs.labels`
 
 
@@ -85,8 +85,8 @@ class ClassCentres(NamedTuple):
     [[1.0, 1.0]]
     """
 
-    inputs: Float[Array, "B D"]  # what the classifier sees
-    kernel: Float[Array, "D C"]  # a centre per class
+    inputs: Float[Array, "B D"]  # the classifier's input
+    kernel: Float[Array, "D C"]  # one centre per class
 
 
 class Activation(NamedTuple):
@@ -96,8 +96,8 @@ class Activation(NamedTuple):
     Array(3., dtype=float32)
     """
 
-    value: Float[Array, "B ..."]  # what the layer gives
-    classify: Callable[[jax.Array], jax.Array]  # to logits [B, C], in train mode
+    value: Float[Array, "B ..."]  # the layer's output
+    classify: Callable[[jax.Array], jax.Array]  # from it to logits [B, C], in train mode
 
 
 class StepInputs(NamedTuple):
@@ -112,19 +112,19 @@ class StepInputs(NamedTuple):
     0.6931
     """
 
-    query: EncoderOutput  # gradients flow through this alone
+    query: EncoderOutput  # outputs of the trained network; gradients flow through these alone
     labels: Int[Array, " B"]  # classes
     epoch: Int[Array, ""]  # full epochs before this step
     step: Int[Array, ""]  # steps before this one
-    key: EncoderOutput | None = None  # the momentum network's
+    key: EncoderOutput | None = None  # outputs of the momentum network
     bank: MemoryBank | None = None  # as it was before this step, unless `needs.bank_first`
-    # What the key's classifier says today of embeddings [K, D]: probabilities [K, C]. Comes with
+    # The key's current classifier: embeddings [K, D] to probabilities [K, C]. Comes with
     # `needs.bank_probs`, for banks that do not store them.
     classify_key: Callable[[jax.Array], jax.Array] | None = None
     exclude_ids: Int[Array, " B"] | None = None  # records whose bank rows a sample must not see
     mixed: MixedLabels | None = None  # second labels, where images are mixed
     class_centres: ClassCentres | None = None  # the classifier, taken apart
-    layers: Mapping[Layer, Activation] | None = None  # those of `needs.layers`
+    layers: Mapping[Layer, Activation] | None = None  # the activations in `needs.layers`
     class_prior: Float[Array, " C"] | None = None  # share of each class in the training set
 
 
@@ -152,10 +152,10 @@ SHARED_METRICS = (
 class Objective(Section, abc.ABC):
     """A training method. Derive a frozen dataclass from it, with its section's `path`.
 
-    `metrics` declares what it reports beside the loss. What is not declared is a plain number with
+    `metrics` declares what it reports besides the loss. What is not declared is a plain number with
     a chart of its own.
 
-    docs/extending.md writes one from nothing.
+    docs/extending.md has an example, which is run by the tests.
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = ()  # with unit, direction and chart
@@ -168,13 +168,13 @@ class Objective(Section, abc.ABC):
         """What the trainer has to provide."""
 
     def network(self, model: Model, num_classes: int, platform: str) -> Any:
-        """The network, where it is not the encoder that the section ``model`` describes."""
+        """The network, if it is not the encoder that the section ``model`` describes."""
         return None
 
     def batch_gradients(
         self, network: Any, variables: Any, images: Any, batch: Mapping[str, Any], rng: Any
     ) -> tuple[Any, Metrics, Any]:
-        """Gradients, metrics and BatchNorm's statistics, of methods that learn from objects."""
+        """Gradients, metrics and BatchNorm's statistics, for methods that learn from objects."""
         raise NotImplementedError
 
     def is_constant(self, path: Sequence[str]) -> bool:
@@ -182,7 +182,7 @@ class Objective(Section, abc.ABC):
         return False
 
     def missing_weights(self) -> str:
-        """What is wrong with training from scratch, and the cure; "" where nothing is."""
+        """What is wrong with training from scratch, and the cure; "" if nothing is."""
         return ""
 
     def check_settings(self, settings: Settings) -> None:
@@ -192,12 +192,12 @@ class Objective(Section, abc.ABC):
         """Raises `UserError` where a source lacks what the method learns from, or is tested on."""
 
     def first_active_step(self, *, steps_per_epoch: int, steps_to_fill_bank: int) -> int:
-        """The steps before all of its terms count."""
+        """The number of steps before all of its terms count."""
         return 0
 
     @abc.abstractmethod
     def __call__(self, inputs: StepInputs) -> tuple[Float[Array, ""], Metrics]:
-        """The loss to minimise, and what to report beside it."""
+        """The loss to minimise, and what to report besides it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +224,7 @@ class BalancedCrossEntropy(Objective):
     class_weights: Literal["none", "balanced", "sqrt"] = field(
         "none",
         "weight of a sample in L_ce: 1, one over its class's share of the training set, or the "
-        "root of that; the mean weight is 1",
+        "square root of that; the mean weight is 1",
     )
     logit_adjustment: float = field(
         0.0,
@@ -267,7 +267,7 @@ def other_view(rows: jax.Array) -> jax.Array:
 
 
 def class_targets(inputs: StepInputs) -> Int[Array, " B"] | Float[Array, "B C"]:
-    """What a classifier should say: labels, or class probabilities where images are mixed."""
+    """The targets of a classifier: labels, or class probabilities where images are mixed."""
     if inputs.mixed is None:
         return inputs.labels
     num_classes = inputs.query.logits.shape[-1]
@@ -323,10 +323,10 @@ def names() -> tuple[str, ...]:
 
 
 def exchangeable() -> tuple[str, ...]:
-    """Those that can take each other's place in a recipe; the others have recipes of their own.
+    """The objectives that can replace one another in a recipe; the others have their own.
 
     Returns:
-        A part of `names`.
+        A subset of `names`.
 
     >>> "detection" in exchangeable()
     False
@@ -350,7 +350,7 @@ def default_settings(name: str) -> ConfigDict:
 
 
 def declared_metrics() -> tuple[Metric, ...]:
-    """What objectives report about training, by the names they give it.
+    """The metrics that objectives report during training, by their own names.
 
     Returns:
         Declarations, those that several methods share first.
@@ -370,7 +370,7 @@ def create(name: str, settings: Mapping[str, Any]) -> Objective:
         settings: hyper-parameters by name; an unknown one is a `UserError` with the nearest known.
 
     Returns:
-        A function of `StepInputs` that gives the loss and what to report beside it.
+        A function of `StepInputs` that returns the loss and the metrics to report.
 
     >>> create("cone", {"neighbours": 32}).sup_weight
     0.7

@@ -1,4 +1,4 @@
-"""PaCo: class centres take part in the contrast as anchors of a heavier weight.
+"""PaCo: class centres take part in the contrast as anchors with a larger weight.
 
 Reference: Cui et al., "Parametric Contrastive Learning", arXiv 2107.12028, and its code. The
 classifier sees the pooled features (``model.classifier_input = "features"``).

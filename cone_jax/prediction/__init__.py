@@ -1,10 +1,10 @@
-"""Classes of pictures from a trained network, be it a run or an export.
+"""Classifies pictures with a trained network, be it a run or an export.
 
     predictor = prediction.open_model("runs/birds")  # or "runs/birds/exports/onnx"
     for result in predictor(prediction.find_images(["photos/", "one.jpg"])):
         print(result.path, result.classes[0], result.probabilities[0])
 
-Pictures go the way of the run's test pictures: its test transforms and its normalisation.
+Pictures are prepared like the run's test pictures, by its test transforms and normalisation.
 """
 
 from cone_jax.prediction.detections import FoundObjects, ObjectFinder

@@ -17,21 +17,25 @@ from cone_jax.training.run_directory import DeployedNetwork
 
 
 class FoundObjects(NamedTuple):
-    """What is on one picture: COCO's result entries; nothing but `error` if it is damaged.
+    """The objects on one picture as COCO's result entries, or `error` if it is damaged.
 
     >>> found = FoundObjects(Path("street.jpg"), entries=[{"category_id": 3, "score": 0.9}])
     >>> [entry["category_id"] for entry in found.entries if entry["score"] > 0.5]
     [3]
     """
 
-    path: Path  # the file
-    pixels: np.ndarray | None = None  # uint8, height by width by 3
+    path: Path  # the picture file
+    pixels: np.ndarray | None = None  # the picture, uint8, height by width by 3
     entries: Sequence[dict[str, Any]] = ()  # bbox, category_id, score and segmentation of each
     error: str = ""  # what is wrong with the file
 
 
 class ObjectFinder:
-    """A detector with everything needed to show it picture files, on one device.
+    """Finds objects in picture files with a detector, on one device.
+
+        finder = prediction.ObjectFinder(RunDirectory.open("runs/street").deployed("best"))
+        for found in finder(["street.jpg"]):
+            print(found.path, found.entries)
 
     Args:
         network: `RunDirectory.open(PATH).deployed(STEP)`, or an opened export.
@@ -55,7 +59,7 @@ class ObjectFinder:
         )
 
     def __call__(self, paths: Iterable[Path | str]) -> Iterator[FoundObjects]:
-        """Looks at file after file, in the order given; the first picture's id is 1."""
+        """Finds the objects of one file after another; the first picture's id is 1."""
         for number, path in enumerate(map(storage.path, paths), 1):
             try:
                 pixels = decode.as_array(decode.open_image(path.read_bytes()))
@@ -90,7 +94,7 @@ class ObjectFinder:
         )
 
     def drawn(self, found: FoundObjects) -> np.ndarray:
-        """The picture with what is certain enough on it."""
+        """The picture with the objects of sufficient score drawn on it."""
         assert found.pixels is not None
         names = dict(zip(self.category_ids, self.class_names, strict=True))
         return object_drawing.draw(found.pixels, drawn_entries(found.entries, names))

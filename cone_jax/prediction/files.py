@@ -105,8 +105,7 @@ def write_detections(
 ) -> Iterator[str]:
     """Writes `output`, COCO's result JSON, and the drawn pictures below a folder of its name.
 
-    ``<output>.images.json`` says which file an image_id is, and
-    what the category ids mean.
+    ``<output>.images.json`` says which file belongs to an image_id, and what the category ids mean.
 
         finder = prediction.ObjectFinder(network)
         for line in prediction.write_detections(finder, finder(["street.jpg"]), Path("found.json")):

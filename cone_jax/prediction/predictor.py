@@ -31,20 +31,20 @@ class Prediction(NamedTuple):
     ('owl', 0.9)
     """
 
-    path: Path  # the file
-    classes: tuple[str, ...] = ()  # their names
-    probabilities: tuple[float, ...] = ()  # of each of them
+    path: Path  # the picture file
+    classes: tuple[str, ...] = ()  # names of the most probable classes
+    probabilities: tuple[float, ...] = ()  # their probabilities
     error: str = ""  # what is wrong with the file
 
 
 class Predictor:
-    """A network with everything needed to show it picture files. `open_model` makes one.
+    """Classifies picture files with a network. `open_model` makes one.
 
     Args:
         logits: normalised images [B, S, S, 3] to logits [B, C].
         description: how pictures become input, and the names of the classes.
-        top: how many classes to name.
-        batch_size: pictures shown to the network at once.
+        top: the number of classes to name.
+        batch_size: the number of pictures in one forward pass.
 
     >>> data = ExportMetadata(("dark", "light"), 8, mean=(0.5,) * 3, std=(0.5,) * 3)
     >>> predictor = Predictor(lambda images: images[:, 0, 0, :2] * [-1, 1], data)
@@ -140,7 +140,7 @@ def open_model(path: Path | str, *, step: int | str = "latest", **options: Any) 
     Args:
         path: the directory of a run, or an export such as ``runs/birds/exports/onnx``.
         step: a run's checkpoint: its number, ``latest`` or ``best``.
-        options: ``top``, how many classes to name (5), and ``batch_size`` (32).
+        options: ``top``, the number of classes to name (5), and ``batch_size`` (32).
 
     Returns:
         A function of picture files.
@@ -164,6 +164,7 @@ def open_published(
     reference: str,
     report: Report = lambda line: None,
     architecture: Mapping[str, Any] = MappingProxyType({}),
+    pictures: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> Predictor:
     """The predictor of published weights.
@@ -173,19 +174,21 @@ def open_published(
 
     Args:
         reference: a name such as ``timm:mobilenetv2_100.ra_in1k``, or a file.
-        report: gets a line about what is fetched.
-        architecture: options of the network that a file does not tell, such as stride_in_1x1.
+        report: is given a line about what is fetched.
+        architecture: options of the network that a file does not state, such as stride_in_1x1.
+        pictures: overrides what the weights say of their input: ``mean``, ``std``,
+            ``transforms``, ``pixels``.
         options: as for `open_model`.
 
     Returns:
         A function of picture files.
     """
-    network = named_network.open_network(reference, report, architecture)
+    network = named_network.open_network(reference, report, architecture, pictures)
     return Predictor(_logits_of(network), network.metadata, **options)
 
 
 def _logits_of(network: DeployedNetwork) -> Callable[[np.ndarray], np.ndarray]:
-    """Normalised images to logits, on one device: a few pictures are not worth more."""
+    """Normalised images to logits, on one device: a few pictures need no more."""
     mesh = distributed.make_mesh(jax.local_devices()[:1])
     described = network.metadata
     placed = PlacedNetwork(network.encoder, described.mean, described.std, mesh)

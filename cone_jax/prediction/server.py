@@ -60,7 +60,7 @@ class NearestPictures:
         return inference.infer(self._run.learner, self._variables, batches, _embedding)
 
     def __call__(self, pixels: np.ndarray) -> list[Neighbour]:
-        """Those nearest to a picture as the network sees it, uint8 [H, W, 3]; best first."""
+        """The nearest ones to a picture as the network sees it, uint8 [H, W, 3]; best first."""
         batches = inference.batches_of(pixels[None], self._run.eval_batch_size)
         query = self._look(batches)["embedding"][0]
         similarity = self._embedding @ query
@@ -98,7 +98,7 @@ def _thumbnail(source: Source, record: int) -> str:
 def answer(
     predictor: Predictor, nearest: Callable[[np.ndarray], list[Neighbour]] | None, data: bytes
 ) -> dict[str, Any]:
-    """What the page shows of a picture: `error`, or `classes` and `neighbours`."""
+    """What the page shows for a picture: `error`, or `classes` and `neighbours`."""
     pixels = predictor.pixels(data)
     if isinstance(pixels, str):
         return {"error": pixels}
@@ -134,12 +134,12 @@ def listen(
         return ThreadingHTTPServer((host, int(port)), Handler)
     except OSError as error:
         raise UserError(
-            f"--address ({address}) cannot be listened on: {error.strerror}; choose another port"
+            f"--address ({address}) cannot be used: {error.strerror}; choose another port"
         ) from error
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Two things to ask for: the page, and what is in a picture."""
+    """Answers two requests: for the page, and for the classes of a picture."""
 
     def respond(self, data: bytes) -> dict[str, Any]:
         raise NotImplementedError
@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, found.encode(), "application/json")
 
     def _refused(self) -> bool:
-        """Whether the request comes from a page of another address; it has its answer then."""
+        """Whether the request comes from a page of another address, and was refused."""
         host, port = cast(tuple[str, int], self.server.server_address)[:2]
         own = {f"{name}:{port}" for name in (str(host), "localhost", "127.0.0.1", "[::1]")}
         asked, origin = self.headers.get("Host", ""), self.headers.get("Origin")
@@ -189,4 +189,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: what people look at is theirs."""
+        """Logs nothing: what people look at is private."""

@@ -21,7 +21,9 @@ class Detector(Section, path="objective.detection"):
     )
     head_norm: Literal["none", "batch"] = field("none", "norm in pyramid, box head and mask head")
     res5_norm: bool = field(False, "one more BatchNorm after res5 (MoCo's C4)")
-    norm_epsilon: float = field(1e-5, "epsilon of frozen BatchNorm", above=0)
+    norm_epsilon: float = field(
+        1e-5, "epsilon of frozen BatchNorm; 0 for torchvision's released detectors", low=0
+    )
     freeze_at: int = field(
         2, "number of first stages that are not trained; the stem counts as one", low=0, high=5
     )
@@ -43,13 +45,11 @@ class Detector(Section, path="objective.detection"):
     )
     anchor_ratios: tuple[float, ...] = field((0.5, 1.0, 2.0), "height divided by width", above=0)
     anchor_style: Literal["detectron2", "torchvision"] = field(
-        "detectron2", "whose anchors: torchvision rounds them, Detectron2 does not"
+        "detectron2", "torchvision rounds the corners of anchors, Detectron2 does not"
     )
-    padding_anchors: bool = field(
-        False, "anchors whose centre is in the padding of an image take part"
-    )
+    padding_anchors: bool = field(False, "use anchors whose centre is in the padding of an image")
     crowd_overlap: float | None = field(
-        None, "share of background inside a crowd from which it is ignored; None: it is not"
+        None, "background with at least this share inside a crowd is ignored; None: it is not"
     )
 
     rpn_low: float = field(0.3, "overlap below which an anchor is background", low=0, high=1)

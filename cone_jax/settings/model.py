@@ -15,7 +15,7 @@ class ModelOptions(Section, path="options"):
         None, "for a ResNet-50 or deeper: the stride is in the first 1x1 convolution, as in Caffe"
     )
     last_width: int | None = field(None, "for RegNetX-400MF: 400 or 384")
-    image_size: int | None = field(None, "the size that a transformer's positions are learned for")
+    image_size: int | None = field(None, "image size of a transformer's learned positions")
     distilled: bool | None = field(None, "for DeiT: with the distillation token")
     channel_order: str | None = field(None, "for ShuffleNetV2: torchvision or authors")
     dropout: float | None = field(None, "dropout rate before the head")
@@ -55,9 +55,9 @@ class Model(Section, path="model"):
         "linear", "cosine: the classifier sees unit-norm embeddings, as in the paper's equations"
     )
     classifier_input: Literal["embedding", "features"] = field(
-        "embedding", "what the class centres see"
+        "embedding", "the input of the classifier"
     )
-    classifier_bias: bool = field(True, "class centres have a bias")
+    classifier_bias: bool = field(True, "a bias in the classifier")
     sharding: Literal["replicated", "sharded"] = field(
         "replicated",
         "sharded: parameters, optimiser, momentum network and average split over all devices",
@@ -111,7 +111,7 @@ class Ema(Section, path="ema"):
 
 @dataclasses.dataclass(frozen=True)
 class Average(Section, path="average"):
-    """The averaged model, which is the one evaluated where it is on."""
+    """The averaged model. If it is on, it is the one that is evaluated."""
 
     decay: float = field(
         0.0, "weight of the old average in each update; 0: no average", low=0.0, high=1.0

@@ -1,4 +1,4 @@
-"""Where a run's pictures come from, how it trains, what it measures and keeps; and all settings."""
+"""The sections on data, training, evaluation and checkpoints; and all settings together."""
 
 import dataclasses
 import functools
@@ -39,13 +39,13 @@ class Data(Section, path="data"):
     fold: int = field(0, "the fold to test on, from 0; the others are trained on", low=0)
     sampling: Literal["uniform", "balanced", "sqrt"] = field(
         "uniform",
-        "how often a class is trained on: as often as it occurs, as often as any other, or in "
-        "proportion to the root of its number of records",
+        "how often each class is seen; uniform: as often as it occurs; balanced: as often as any "
+        "other; sqrt: in proportion to the square root of its number of records",
     )
     imbalance: float = field(
         1.0,
-        "thins train out to a long tail (CIFAR-100-LT): how many times the records of the last "
-        "class the first one has; 1: train stays as it is",
+        "thins train out to a long tail (CIFAR-100-LT): records of the first class divided by "
+        "those of the last; 1: train stays as it is",
         low=1.0,
     )
     corrections: str = field(
@@ -54,8 +54,8 @@ class Data(Section, path="data"):
     cache_bytes: int = field(
         2**30, "memory for small decoded pictures, per process and split; 0: none", low=0
     )
-    train_split: str = field("train", "what is trained on; may be an expression")
-    test_split: str = field("test", "what is tested on; may be an expression")
+    train_split: str = field("train", "the split to train on; may be an expression")
+    test_split: str = field("test", "the split to test on; may be an expression")
     num_classes: int = field(0, "number of classes that the source must have; 0: any number", low=0)
     image_size: int = field(
         8, "side, in pixels, of the training images that reach the network", low=1
@@ -91,7 +91,8 @@ class Data(Section, path="data"):
     )
     damaged_limit: float = field(
         0.01,
-        "the run ends if more than this fraction of the images is unreadable",
+        "the run ends if more than this fraction of the images, and more than a handful, is "
+        "unreadable; 0: if any is",
         low=0.0,
         high=1.0,
     )
@@ -107,8 +108,8 @@ class Data(Section, path="data"):
     def check(self) -> None:
         if "://" in self.stage:
             raise UserError(
-                f"data.stage ({self.stage}) must be a local folder: it is what data of a bucket "
-                "are brought to"
+                f"data.stage ({self.stage}) must be a local folder: it is where data from a bucket "
+                "are copied to"
             )
         for name in ("mean", "std"):
             if len(getattr(self, name)) != 3:
@@ -250,27 +251,27 @@ class LinearStage(Stage, path="linear_stage"):
     train_transforms: tuple[str, ...] = field(
         (), "augmentation in this stage; (): as data.train_transforms"
     )
-    optimizer: Optimizer = field(Optimizer(weight_decay=0.0), "those of this stage")
-    schedule: Schedule = field(Schedule(warmup_epochs=0.0), "those of this stage")
+    optimizer: Optimizer = field(Optimizer(weight_decay=0.0), "the optimiser of this stage")
+    schedule: Schedule = field(Schedule(warmup_epochs=0.0), "the schedule of this stage")
 
 
 @dataclasses.dataclass(frozen=True)
 class Transfer(Section, path="transfer"):
     """The grid of ``--mode=transfer``; other modes ignore it."""
 
-    name: str = field("", "name of the data set, as it heads a column of the paper's table")
+    name: str = field("", "name of the data set, as in the heading of the paper's table")
     metric: Literal["top1", "mean_per_class"] = field(
-        "top1", "the metric to choose by and to show; both are recorded"
+        "top1", "the metric to choose by and to report; both are recorded"
     )
     learning_rates: tuple[float, ...] = field(
         (), "peak rates; each is combined with each weight decay", above=0
     )
     weight_decays: tuple[float, ...] = field(
-        (), "weight decays, to be divided by the learning rate", low=0
+        (), "weight decays; each is divided by the learning rate", low=0
     )
     train_split: str = field("", "the split that the runs of the grid are trained on")
     validation_split: str = field(
-        "", "the split that they are compared on; the final run uses the splits of data"
+        "", "the split that these runs are compared on; the final run uses the splits of data"
     )
 
 
@@ -280,7 +281,7 @@ class Nonfinite(Section, path="nonfinite"):
 
     policy: Literal["stop", "skip"] = field("stop", "end the run, or skip the update", free=True)
     skip_limit: int = field(
-        10, "how many updates of a run may be skipped; one more ends it", low=0, free=True
+        10, "number of updates that a run may skip; one more ends it", low=0, free=True
     )
 
 
@@ -312,14 +313,14 @@ class Checkpoint(Section, path="checkpoint"):
 
     every_epochs: float = field(1.0, "epochs between checkpoints; 0: at the end only", low=0.0)
     keep: int = field(
-        2, "how many of the latest checkpoints to keep, besides the best one", low=1, free=True
+        2, "number of latest checkpoints to keep, besides the best one", low=1, free=True
     )
     best_metric: str = field(
         "test/top1", 'the metric that decides which checkpoint is best; "": none'
     )
     store_timeout: float = field(
         600.0,
-        "seconds without an answer from a bucket after which the run ends",
+        "seconds that a bucket may be silent before the run ends",
         low=1.0,
         free=True,
     )
@@ -345,7 +346,7 @@ class Settings(Stage):
         "weights to start from: a file, a run, an export, timm:NAME, torchvision:NAME, hf://OWNER/NAME",
     )
     init_strict: bool = field(
-        True, "every weight must find its place; False: except those of classifier and head"
+        True, "every weight must have a place; False: except those of classifier and head"
     )
     data: Data = field(Data(), "the data set")
     model: Model = field(Model(), "the network")

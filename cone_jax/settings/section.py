@@ -26,7 +26,7 @@ _DECLARATION = "cone_jax.settings"
 
 
 class Declaration(NamedTuple):
-    """What is known of a field beside its name, type and default."""
+    """What a field declares besides its name, type and default."""
 
     meaning: str
     above: float | None = None
@@ -106,11 +106,11 @@ class Section:
         self.check()
 
     def check(self) -> None:
-        """Raises `UserError` where fields do not fit together; each by itself is right."""
+        """Raises `UserError` if fields that are right by themselves do not fit together."""
 
     @classmethod
     def field_path(cls, name: str) -> str:
-        """How messages call a field: ``bank.size``."""
+        """The name of a field in messages: ``bank.size``."""
         return f"{cls._path}.{name}" if cls._path else name
 
     @classmethod
@@ -122,7 +122,7 @@ class Section:
     def read(cls, values: Mapping[str, Any]) -> Self:
         """The section that a config holds. What is left out has its default.
 
-        Names that the section does not know are passed over: they may be those of an older version.
+        Names that the section does not know are ignored: they may come from an older version.
         """
         found: dict[str, Any] = {}
         for name, (hint, _) in _declared(cls).items():

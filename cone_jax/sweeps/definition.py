@@ -28,10 +28,10 @@ class Axis:
     [('256', 256), ('512', 512)]
     """
 
-    name: str  # as the table calls it
-    field: str  # its full name, such as bank.size
+    name: str  # the heading in the table
+    field: str  # the field's full name, such as bank.size
     values: tuple[Any, ...]  # one row or column for each
-    labels: tuple[str, ...] = ()  # of the values; empty: the values themselves
+    labels: tuple[str, ...] = ()  # labels of the values; empty: the values themselves
 
     def items(self) -> list[tuple[str, Any]]:
         """Labels and values."""
@@ -46,11 +46,11 @@ class Cell:
     'CE-head'
     """
 
-    row: str  # its label
-    column: str = ""  # empty in a table of one column
-    options: str = ""  # of the recipe, in addition to the sweep's
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields by full name
-    paper: float | None = None  # what the paper reports, in the sweep's unit
+    row: str  # the label of its row
+    column: str = ""  # the label of its column; empty in a table of one column
+    options: str = ""  # options of the recipe, in addition to the sweep's
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by full field name
+    paper: float | None = None  # the paper's value, in the sweep's unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,20 +63,20 @@ class Sweep:
     (2, 'test/top1')
     """
 
-    title: str  # above the table
+    title: str  # the title of the table
     base: str  # a recipe and its options, as after --config=
     cells: tuple[Cell, ...]  # in reading order
     row_name: str  # what the rows vary
     column_name: str = ""  # what the columns vary
-    metric: str = "test/top1"  # of the finished runs
-    factor: float = 100.0  # from the metric to the table's unit
-    unit: str = "test top-1, %"  # as the table names it
-    paper_setting: str = ""  # what the paper's values were measured with
-    paper_data: str = ""  # and on; beside other data they are not shown. Empty: beside any
-    # What makes the recipe small enough for this sweep; not used with a recipe of the user's.
+    metric: str = "test/top1"  # the metric of the finished runs to show
+    factor: float = 100.0  # converts the metric to the table's unit
+    unit: str = "test top-1, %"  # the unit, as the table names it
+    paper_setting: str = ""  # the setting in which the paper's values were measured
+    paper_data: str = ""  # the data for which the paper's values are shown; empty: any
+    # Settings that make the recipe small enough for this sweep; ignored for a user's own recipe.
     size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = ()  # empty: the recipe's own
-    mean_row: str = ""  # of a table of one column: a last row, the mean of the others
+    mean_row: str = ""  # label of a last row with the mean of the others, for one column
 
     def __post_init__(self) -> None:
         places = [cell_name(cell) for cell in self.cells]
@@ -114,7 +114,7 @@ def grid(rows: Axis, columns: Axis | None = None, *, options: str = "") -> tuple
 
 
 def load_sweep(file: str) -> Sweep:
-    """What ``get_sweep(options)`` of ``FILE:OPTIONS`` or ``NAME:OPTIONS`` returns.
+    """The sweep that ``get_sweep(options)`` of ``FILE:OPTIONS`` or ``NAME:OPTIONS`` returns.
 
     Args:
         file: as after ``--sweep=``.
@@ -133,7 +133,7 @@ def load_sweep(file: str) -> Sweep:
 
 
 def beside(sweep: Sweep, config: ConfigDict) -> Sweep:
-    """`sweep` for the data of `config`: without the paper's values where those are of others."""
+    """`sweep` for the data of `config`: without the paper's values if these are for other data."""
     if not sweep.paper_data or _holds(config.data, sweep.paper_data):
         return sweep
     cells = tuple(dataclasses.replace(cell, paper=None) for cell in sweep.cells)
@@ -175,7 +175,7 @@ def overrides(sweep: Sweep, recipe: str, config: ConfigDict) -> dict[str, Any]:
 def cell_config(
     sweep: Sweep, cell: Cell, recipe: str, changes: Mapping[str, Any], seed: int | None
 ) -> ConfigDict:
-    """The config of one run, checked; `changes` are the user's, which the cell's settings beat."""
+    """The config of one run, checked; the cell's settings override the user's `changes`."""
     separator = "," if ":" in recipe else ":"
     config = _recipe(sweep, f"{recipe}{separator}{cell.options}" if cell.options else recipe)
     seeds = {} if seed is None else {"seed": seed}

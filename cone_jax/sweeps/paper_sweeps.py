@@ -45,7 +45,7 @@ def paper_sweep(
         cells: the places of the table.
         row_name: what the rows vary.
         column_name: what the columns vary.
-        digits_cells: stand in the same places on digits, for settings that make no sense there.
+        digits_cells: replace `cells` on digits, if their settings make no sense there.
 
     Returns:
         The table to fill.
@@ -94,7 +94,7 @@ def paper_grid(
         table: its name in docs/results/paper.csv.
         rows: one side of the grid.
         columns: the other; None: a table of one column.
-        digits_rows: take the place of `rows` on digits.
+        digits_rows: replace `rows` on digits.
         recipe_options: options of the recipe, in every cell.
 
     Returns:

@@ -1,4 +1,4 @@
-"""A sweep's table, filled with runs: CSV, Markdown and heat map, the paper's values beside."""
+"""A sweep's table, filled with runs: CSV, Markdown and heat map, with the paper's values."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -83,7 +83,7 @@ def write(sweep: Sweep, measured: Sequence[Entry], directory: Path) -> list[Path
 
 
 def as_csv(sweep: Sweep, measured: Sequence[Entry]) -> str:
-    """One row a cell."""
+    """One row per cell."""
     row_name, column_name = sweep.row_name, sweep.column_name or "column"
     rows = []
     for entry in measured:

@@ -109,7 +109,7 @@ def diverged(run: CellRun) -> bool:
 
 
 def target_name(config: ConfigDict) -> str:
-    """What to call the data set."""
+    """The name of the data set."""
     return config.transfer.name or config.data.name or config.data.path.rstrip("/").split("/")[-1]
 
 

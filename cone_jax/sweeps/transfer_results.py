@@ -36,13 +36,13 @@ Rows = dict[str, dict[str, float]]
 
 
 def write(directory: Path, record: dict[str, Any]) -> None:
-    """Keeps what a transfer found."""
+    """Writes the results of a transfer."""
     with storage.replacing(directory / RESULT_FILE) as unfinished:
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """What `write` kept."""
+    """Reads what `write` has written."""
     path = directory / RESULT_FILE
     try:
         return json.loads(path.read_text())

@@ -44,7 +44,7 @@ _LISTED = 5  # records that a message names; the file has them all
 
 
 class Patience:
-    """Ends a run whose best metric does not get better: `evaluation.patience`.
+    """Ends a run whose best metric no longer improves: `evaluation.patience`.
 
     What was measured before comes from the metrics file, so that a run that goes on ends where it
     would have ended.
@@ -100,13 +100,13 @@ class NonfiniteGuard:
         self._pending: tuple[int, Metrics] | None = None
 
     def add(self, step: int, metrics: Metrics) -> None:
-        """Takes the metrics of a step just dispatched; waits for the step before, and judges it."""
+        """Takes the metrics of a step just dispatched; waits for the previous one and checks it."""
         self.check()
         watched = ("loss", "gradient_norm", "skipped")
         self._pending = step, {name: metrics[name] for name in watched if name in metrics}
 
     def check(self) -> None:
-        """Waits for the newest step, and judges it. Raises `TrainingFailed` if that was it."""
+        """Waits for the newest step and checks it. Raises `TrainingFailed` if the run must end."""
         if self._pending is None:
             return
         step, metrics = self._pending

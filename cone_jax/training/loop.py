@@ -13,7 +13,7 @@ from rich.console import Console
 
 from cone_jax import distributed, storage, workdir
 from cone_jax.console import Report, plain_lines
-from cone_jax.data import datasets
+from cone_jax.data import datasets, sources
 from cone_jax.errors import Interrupted, UserError
 from cone_jax.evaluation import registry
 from cone_jax.evaluation.accuracy import interval_text
@@ -37,7 +37,7 @@ from cone_jax.workdir.metrics import (
 
 _SHOWN_FILES = 20  # unreadable ones
 # Sources whose pictures are somebody's own files; others were written by a program that read them.
-_OF_PICTURES = ("image_folder", "table", "webdataset", "hf_datasets")
+_OF_PICTURES = ("image_folder", "table", "webdataset", "hf_datasets", "coco")
 # Learning rates that no trained network should start with.
 _FROM_SCRATCH = {"sgd": 0.05, "adamw": 1e-3}
 _SMALL_TEST_SET = 2000  # an accuracy on fewer pictures is shown with its interval
@@ -53,7 +53,7 @@ def train(
     console: Console | None = None,
     watch: Watch | None = None,
 ) -> dict[str, float]:
-    """Trains until the config's last step, going on where an earlier start left off.
+    """Trains until the config's last step, continuing where an earlier start left off.
 
         import cone_jax
 
@@ -62,10 +62,10 @@ def train(
         cone_jax.train(config, "runs/digits")["test/top1"]
 
     Args:
-        config: of `load_recipe`. A run that exists already must have the same.
+        config: from `load_recipe`. If the run exists already, it must have the same config.
         directory: the run's own, on a disk or below ``gs://``; made if it is not there.
         console: where to print; None: the terminal.
-        watch: called in the loop, for those who drive it.
+        watch: called after every evaluation, for programs that follow a run.
 
     Returns:
         The final metrics, such as ``test/top1``. Everything else is in `directory`.
@@ -140,7 +140,7 @@ def _is_finished(run: Run, directory: Path, step: int) -> bool:
 
 
 def _look_before_training(run: Run, say: Report) -> None:
-    """What is wrong with data or weights comes out before anything is written."""
+    """Checks data and weights before anything is written."""
     datasets.check_classes(run.dataset, run.config.data, say)
     if run.config.data.source in _OF_PICTURES and distributed.is_primary():
         _look_at_pictures(run, say)
@@ -157,36 +157,43 @@ def _look_before_training(run: Run, say: Report) -> None:
         ) < 1 or optimizer.learning_rate < _FROM_SCRATCH.get(optimizer.name, math.inf)
         if not gentle:
             say(
-                f"warning: optimizer.learning_rate ({optimizer.learning_rate:g}) is one for "
+                f"warning: optimizer.learning_rate ({optimizer.learning_rate:g}) is meant for "
                 f"training from scratch with {optimizer.name} and will undo much of init_from; "
-                "configs/finetune.py is made for it, or lower the rate or optimizer.backbone_rate"
+                "use configs/finetune.py, or lower the rate or optimizer.backbone_rate"
             )
     elif warning := run.learner.objective.missing_weights():
         say(f"warning: init_from is empty, but {warning}")
 
 
 def _look_at_pictures(run: Run, say: Report) -> None:
-    """Folders that may not be classes, and files that cannot be read, in a few seconds."""
+    """Looks for folders that may not be classes and unusable files, in a few seconds."""
     from cone_jax.data import inspection, pipeline  # a run on arrays has no files to look at
 
     data = run.config.data
+    alone = run.share.count == 1  # otherwise another process would wait for this one
     if data.source == "image_folder":
         for level in inspection.wrong_level(Path(data.path).expanduser(), run.dataset.class_names):
             say(f"warning: data.path ({level.path}): {level.detail}")
     for split in (run.dataset.train, run.dataset.test):
-        bad, looked = inspection.quick_look(split, threads=data.threads)
+        try:
+            bad, looked = inspection.quick_look(split, threads=data.threads)
+        except UserError as error:
+            if alone:
+                raise
+            say(f"warning: {error}")
+            continue
         for path, reason in bad[:_SHOWN_FILES]:
             say(f"unreadable: {path}: {reason}")
         if bad:
-            say(f"{len(bad)} of {looked:,} pictures cannot be read; --mode=check tells more")
-        if bad and run.share.count == 1:  # another process would wait for this one
-            pipeline.check_damaged(
-                len(bad), len(split), data.damaged_limit, f"{bad[-1][0]} ({bad[-1][1]})"
-            )
+            more = "" if sources.has_objects(split) else "; --mode=check tells more"
+            say(f"{len(bad)} of {looked:,} pictures cannot be read{more}")
+        if bad and alone:
+            last = f"{bad[-1][0]} ({bad[-1][1]})"
+            pipeline.check_damaged(split, len(bad), len(split), data.damaged_limit, last)
 
 
 def _length_field(config: ConfigDict) -> str:
-    """What makes a run longer or shorter."""
+    """The field that decides the length of the run."""
     if config.steps:
         return "steps"
     return "budget" if "epochs" in dict(config.derive) else "epochs"

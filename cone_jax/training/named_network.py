@@ -1,11 +1,11 @@
-"""Published weights as a network to use, without a run of ours: predict, evaluate, export.
+"""Published weights as a network to predict with, evaluate and export, without a run.
 
     network = named_network.open_network("timm:mobilenetv2_100.ra_in1k", print)
 
-The architecture is recognised by the tensors. What the weights need at the input comes with them;
-where nothing says it, ImageNet's classes and statistics at 224 pixels are assumed, and that is
-said. A folder is evaluated in the classes of the network: its class folders are matched by
-name or, of ImageNet, by WordNet id.
+The architecture is recognised by the tensors. The input that the weights need comes with them; if
+it does not, ImageNet's classes and statistics at 224 pixels are assumed, with a message. A folder
+is evaluated in the classes of the network: its class folders are matched by name or, for ImageNet,
+by WordNet id.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from cone_jax import models, storage, workdir
 from cone_jax.config.run_config import load_recipe, use_objective
 from cone_jax.console import Report
-from cone_jax.data import datasets
+from cone_jax.data import datasets, transforms
 from cone_jax.data.datasets import Dataset
 from cone_jax.data.sources import Source, image_folder
 from cone_jax.errors import UserError
@@ -39,21 +39,33 @@ from cone_jax.interop import (
 from cone_jax.interop.first_resnets import FirstResNet
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.models import ModelSpec
+from cone_jax.settings import Data
 from cone_jax.training import pretrained
 from cone_jax.training.run import Run
 from cone_jax.training.run_directory import DeployedNetwork
 
+# Fields of a config that say how pictures become input, as a description of weights has them.
+_PICTURES = {
+    "data.mean": "mean",
+    "data.std": "std",
+    "data.test_transforms": "transforms",
+    "data.test_pixels": "pixels",
+}
 # What is assumed of weights that come with no word about their input.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _STEP = 0  # nothing has been trained
 
 
 def open_network(
-    reference: str, report: Report, options: Mapping[str, Any] = MappingProxyType({})
+    reference: str,
+    report: Report,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    pictures: Mapping[str, Any] = MappingProxyType({}),
 ) -> DeployedNetwork:
     """The network of published weights, or of a file, with its classifier.
 
-    `options` of the architecture are those that only the user knows.
+    `options` of the architecture are those that only the user knows, `pictures` the fields of its
+    description that the user wants otherwise than the weights say.
     """
     if hub.is_reference(reference):
         fetched = hub.fetch(reference)
@@ -73,6 +85,8 @@ def open_network(
     spec = dataclasses.replace(spec, dtype="float32")
     encoder = models.build(spec)
     description = fetched.metadata or _assumed(spec, reference, first, report)
+    if pictures:
+        description = _prepared(description, pictures)
     if len(description.class_names) != spec.num_classes:
         names = tuple(map(str, range(spec.num_classes)))
         description = dataclasses.replace(description, class_names=names)
@@ -97,9 +111,24 @@ def open_network(
 
 
 def options_of(config: ConfigDict) -> dict[str, Any]:
-    """What a user says of the architecture, as `open_network` takes it."""
+    """The architecture's options that the user has set, as `open_network` takes them."""
     given = config.model.options
     return {name: given[name] for name in pretrained.WEIGHT_OPTIONS if given[name] is not None}
+
+
+def pictures_of(config: ConfigDict, recipe: str) -> dict[str, Any]:
+    """How a user, and not `recipe`, says that pictures become input, as `open_network` takes it."""
+    given, stated = (workdir.flatten(c) for c in (config, load_recipe(*recipe.split(":", 1))))
+    changed = [field for field in _PICTURES if given[field] != stated[field]]
+    if changed:
+        Data.read(config.data)  # which checks them
+    return {_PICTURES[field]: given[field] for field in changed}
+
+
+def _prepared(description: ExportMetadata, pictures: Mapping[str, Any]) -> ExportMetadata:
+    changed = dataclasses.replace(description, **pictures)
+    size = transforms.parse(changed.transforms, "data.test_transforms").output_size()
+    return dataclasses.replace(changed, image_size=size[0]) if size else changed
 
 
 def _has_stride_in_1x1(spec: ModelSpec) -> bool:
@@ -148,7 +177,7 @@ def _assumed(
 
 @dataclasses.dataclass(frozen=True)
 class NamedRun:
-    """What evaluation asks of the directory of a run, for a network that none of ours trained."""
+    """What evaluation needs from a run's directory, for a network that has no run."""
 
     path: Path  # where results go
     config: ConfigDict
@@ -159,11 +188,12 @@ class NamedRun:
         cls, reference: str, config: ConfigDict, recipe: str, path: Path, report: Report
     ) -> "NamedRun":
         """The network on the data of `config`, with its own input where `recipe` is unchanged."""
-        network = open_network(reference, report, options_of(config))
-        return cls(path, _fitted(config, recipe, network), network)
+        pictures = pictures_of(config, recipe)
+        network = open_network(reference, report, options_of(config), pictures)
+        return cls(path, _fitted(config, network), network)
 
     def title(self, step: int) -> str:
-        """How results call the network."""
+        """The network's name in results."""
         return str(self.network.metadata.origin["weights"])
 
     @functools.cached_property
@@ -181,23 +211,16 @@ class NamedRun:
         return self.network.variables
 
 
-def _fitted(config: ConfigDict, recipe: str, network: DeployedNetwork) -> ConfigDict:
-    """`config` for evaluating `network`: its architecture, and its input where not set by hand."""
+def _fitted(config: ConfigDict, network: DeployedNetwork) -> ConfigDict:
+    """`config` for evaluating `network`: its architecture and its input."""
     fitted, spec, described = ConfigDict(config.to_dict()), network.encoder.spec, network.metadata
     use_objective(fitted, "cross_entropy")
     fitted.model.name, fitted.model.stem = spec.name, spec.stem
     fitted.model.projection = False
     for name, value in spec.options:
         fitted.model.options[name] = value
-    given, stated = (workdir.flatten(c) for c in (config, load_recipe(*recipe.split(":", 1))))
-    known = {
-        "data.mean": described.mean,
-        "data.std": described.std,
-        "data.test_transforms": described.transforms,
-    }
-    for field, value in known.items():
-        if given[field] == stated[field]:
-            fitted.update_from_flattened_dict({field: value})
+    for field, name in _PICTURES.items():
+        fitted.update_from_flattened_dict({field: getattr(described, name)})
     return fitted.lock()
 
 

@@ -1,4 +1,4 @@
-"""What a recipe leaves open, chosen for the number of images and the time there is.
+"""Chooses what a recipe leaves open, for the number of images and the time available.
 
 A recipe names such fields with `config.leave_open`; one that somebody sets is theirs. `resolve`
 fills in the others, says what it chose and why, and hands over a complete config. `config.json`
@@ -54,25 +54,26 @@ class Network(NamedTuple):
     image_size: int
 
 
-# From the one that two CPU cores can train in minutes to the one for a GPU.
+# From the one that two CPU cores can train in minutes to the one for a GPU. Small pictures get the
+# network of three stages: a fourth would pool them to a map of two by two (docs/own_images.md).
 NETWORKS = (
-    Network("resnet18", 32, 64),
-    Network("resnet18", 32, 96),
-    Network("resnet18", 32, 128),
+    Network("resnet14", 40, 64),
+    Network("resnet14", 40, 96),
+    Network("resnet14", 40, 128),
     Network("resnet18", 64, 128),
     Network("resnet18", 64, 224),
 )
 
 
 class Speed(NamedTuple):
-    """What a few steps took."""
+    """The time that a few steps took."""
 
     step_seconds: float
     compile_seconds: float
 
 
 class Situation(NamedTuple):
-    """What the choices depend on."""
+    """The facts that the choices depend on."""
 
     images: int
     tested: int
@@ -115,7 +116,7 @@ def _choices(
     images, is_open = situation.images, set(config_lib.open_fields(config))
     if "batch_size" in is_open:
         size = _batch_size(situation)
-        yield "batch_size", size, f"16 steps or more per epoch of {images:,} images, at most 64"
+        yield "batch_size", size, f"a sixteenth of {images:,} images or less, but 8 to 64"
         config = _with(config, {"batch_size": size})
     batch, per_epoch = config.batch_size, _steps_per_epoch(config, images)
     bank = max(min(2048, images // batch * batch), batch)
@@ -147,7 +148,7 @@ def _schedule(config: ConfigDict, epochs: float, per_epoch: int) -> Iterator[tup
     steps = config.steps or max(round(epochs * per_epoch), 1)
     length = steps / per_epoch
     warmup = round(min(10.0, 0.05 * length), 2)
-    yield "schedule.warmup_epochs", warmup, f"5 % of {length:g} epochs, at most 10"
+    yield "schedule.warmup_epochs", warmup, f"5% of {length:g} epochs, at most 10"
     momentum = round(min(max(1.0 - 10.0 / steps, 0.9), 0.996), 4)
     yield (
         "ema.momentum",
@@ -155,7 +156,7 @@ def _schedule(config: ConfigDict, epochs: float, per_epoch: int) -> Iterator[tup
         f"forgets within a tenth of {steps:,} steps",
     )
     every = float(max(round(length / EVALUATIONS), 1))
-    yield "evaluation.every_epochs", every, f"about {EVALUATIONS} times"
+    yield "evaluation.every_epochs", every, f"so {max(round(length / every), 1)} times in all"
     yield "checkpoint.every_epochs", every, ""
     yield "log_every", min(20, per_epoch), ""
 

@@ -1,8 +1,8 @@
-"""Networks that do not start from random weights: what `init_from` holds, and a state made of it.
+"""Networks that start from given weights: what `init_from` names, and the state made from it.
 
-`adopt` finds out which network it is, `check` and `check_weights` whether the weights are really
-its own. A grid is long, and a probe of random weights looks like a result: that weights do not fit
-must come out before either begins. `load` makes the state.
+`adopt` finds out which network it is, `check` and `check_weights` whether the weights fit it. A
+grid takes long, and a probe of random weights looks like a result, so a misfit must be found before
+either begins. `load` makes the state.
 """
 
 from pathlib import Path
@@ -96,7 +96,7 @@ def adopt_input(config: ConfigDict, recipe: str, directory: Path, report: Report
 
 
 def _known(config: ConfigDict, report: Report) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What weights say of themselves, and which of it a training run takes over."""
+    """The description that comes with weights, and the part of it that training takes over."""
     init_from = config.init_from
     # A detector has a reader of its own for the names of others.
     detects = objectives.chosen(config.objective).needs.labels == "objects"
@@ -162,7 +162,7 @@ def _of_export(path: Path) -> dict[str, Any]:
 
 
 def _of_file(path: Path) -> dict[str, Any]:
-    """What a file without its export says by its header, or by the names of its tensors."""
+    """What the header or the tensors' names of a file without its export reveal."""
     if described := files.read_description(path):
         spec, about = described
         return {**_of_spec(spec), "data.mean": about.mean, "data.std": about.std}
@@ -189,12 +189,12 @@ def _account(report: ImportReport) -> str:
     fresh = len(report.missing) + len(report.mismatched) + len(report.reinitialised)
     return (
         f"{report.source} ({report.layout} names): {len(report.mapped)} arrays taken over, "
-        f"{fresh} of the classifier new, {len(report.unexpected)} of no use here"
+        f"{fresh} of the classifier initialised anew, {len(report.unexpected)} not used"
     )
 
 
 def check(run: Run, report: Report) -> None:
-    """Raises what `load` would, without making a state."""
+    """Raises the errors of `load`, without making a state."""
     shapes = run.abstract_state().variables
     _read(run, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes), report)
 
@@ -202,8 +202,8 @@ def check(run: Run, report: Report) -> None:
 def load(run: Run, report: Report) -> tuple[TrainState, ImportReport]:
     """A new state whose networks, query and key alike, start from the weights the config names.
 
-    With it what became of every name; what was not simply mapped is reported, also where that
-    is an error.
+    Also returns an account of every name. Names that were not simply mapped are reported, even if
+    they are an error.
     """
     state = run.init_state()
     variables, account = _read(run, jax.device_get(state.variables), report)

@@ -167,11 +167,11 @@ class Run:
 
     @functools.cached_property
     def evaluators(self) -> tuple[Evaluator, ...]:
-        """Those of the config that this stage has a classifier and a network for."""
+        """The config's evaluators whose classifier and network this stage has."""
         return tuple(filter(self.can_serve, registry.parse(self.config.evaluation.evaluators)))
 
     def can_serve(self, evaluator: Evaluator) -> bool:
-        """Whether this stage has what `evaluator` looks at."""
+        """Whether this stage has what `evaluator` needs."""
         learner = self.learner
         return registry.fits(
             evaluator, learner.objective.needs, averaged=learner.averaging is not None

@@ -1,4 +1,4 @@
-"""The directory of a run, opened: everything that it holds, each when it is asked for.
+"""The directory of a run: everything that it holds, loaded on demand.
 
     directory = RunDirectory.open("runs/birds")
     directory.config, directory.series("test/top1"), directory.deployed("best")
@@ -54,7 +54,7 @@ class DeployedNetwork(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RunDirectory:
-    """What a run has left in `path`, finished or not."""
+    """The files of a run in `path`, finished or not."""
 
     path: Path
     config: ConfigDict
@@ -71,7 +71,7 @@ class RunDirectory:
         return objectives.chosen(self.config.objective).needs.labels == "objects"
 
     def require_classes(self, mode: str) -> None:
-        """`UserError` where the network is a detector, which `mode` cannot make use of."""
+        """`UserError` if the network is a detector, which `mode` does not support."""
         if self.has_objects:
             raise UserError(
                 f"--mode={mode} is for classifiers, but --workdir ({self.path}) is the run of a "
@@ -83,7 +83,7 @@ class RunDirectory:
         return self.path.absolute().name
 
     def title(self, step: int) -> str:
-        """How results call the network of a checkpoint."""
+        """The name of a checkpoint's network in results."""
         return f"{self.path}, step {step:,}"
 
     @functools.cached_property
@@ -178,7 +178,7 @@ class RunDirectory:
         return Run.open(self.config)
 
     def variables(self, stage: Run, step: int, network: str = "evaluated") -> Variables:
-        """Any network in `evaluator.NETWORKS` of the checkpoint at `step`, which is of `stage`.
+        """Any network in `registry.NETWORKS` of the checkpoint at `step`, which is of `stage`.
 
         Of several processes one suffices: nothing here waits for another.
         """
@@ -213,7 +213,7 @@ def network_of(config: ConfigDict, num_classes: int) -> models.Encoder:
 
 
 def _num_classes(params: dict[str, Any]) -> int:
-    """Of a classifier, or of a detector, whose first class is the background."""
+    """The number of classes of a classifier, or of a detector without its background."""
     if "classifier" in params:
         return int(params["classifier"]["kernel"].shape[-1])
     return int(params["box_predictor"]["logits"]["bias"].shape[-1]) - 1

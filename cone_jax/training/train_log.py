@@ -1,4 +1,4 @@
-"""What a run tells of itself while it trains: metrics, progress, memory, and traces of a few steps.
+"""The output of a run while it trains: metrics, progress, memory, and traces of a few steps.
 
 The device never waits for metrics. They are averaged on the device between two records, and a
 record is read after the next step has been dispatched. A person sees a bar on a terminal, and plain
@@ -47,7 +47,7 @@ ESTIMATE_STEPS, ESTIMATE_SECONDS, ESTIMATE_WORTH = 20, 5.0, 60.0
 
 
 class Estimate:
-    """How long a run will take, as its first steps suggest; told once."""
+    """Estimates the length of a run from its first steps, and reports it once."""
 
     def __init__(
         self, total_steps: int, hint: str, clock: Callable[[], float] = time.monotonic
@@ -77,7 +77,7 @@ class Estimate:
 
 
 def machine() -> str:
-    """What computes, in a few words."""
+    """The devices that compute, in a few words."""
     if jax.default_backend() == "cpu":
         return f"these {len(os.sched_getaffinity(0))} cores"
     return f"{jax.device_count()} x {jax.devices()[0].device_kind}"
@@ -193,7 +193,7 @@ _CLOCK_METRICS = (
 
 
 def declared_metrics() -> dict[str, Metric]:
-    """What training records, by full names."""
+    """The metrics that training records, by full names."""
     found = (*_STEP_METRICS, *objectives.declared_metrics())
     by_step = {f"train/{metric.name}": metric for metric in found}
     return by_step | {f"time/{metric.name}": metric for metric in _CLOCK_METRICS}
@@ -317,7 +317,7 @@ _EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 def say_memory(state: TrainState, batch: Batch, say: Report) -> None:
-    """Tells the overview, and before it why there is nothing to see for a while."""
+    """Reports the overview, and before it the reason for the wait."""
     say("compiling the training step")
     line, needed = overview(state, batch)
     if jax.default_backend() != "cpu" or not needed:
@@ -333,11 +333,11 @@ def say_memory(state: TrainState, batch: Batch, say: Report) -> None:
 
 
 def overview(state: TrainState, batch: Batch) -> tuple[str, int]:
-    """One line: the memory of a device that the state holds, part by part, and a step needs.
+    """One line on a device's memory: what the state holds, part by part, and what a step needs.
 
-    And the bytes of both together, 0 where that is not known. Compiles the step, which then need
-    not be compiled again. What a step needs beside the state are mostly the activations that it
-    keeps for the gradient.
+    Also the bytes of both together, or 0 if that is not known. Compiles the step, which then need
+    not be compiled again. Besides the state, a step mostly needs the activations that it keeps for
+    the gradient.
     """
     held = {name: _bytes_a_device(getattr(state, field)) for field, name in PARTS.items()}
     listing = ", ".join(f"{name} {readable(size)}" for name, size in held.items() if size)
@@ -366,7 +366,7 @@ def explained(config: ConfigDict, mesh: Mesh) -> Iterator[None]:
 
 
 def _advice(config: ConfigDict, mesh: Mesh) -> str:
-    """Fields to change, those first that cost least."""
+    """Fields to change, cheapest first."""
     found = cures.find(config, platform=distributed.platform(mesh), devices=mesh.size)
     return "try " + ", ".join(map(str, found))
 

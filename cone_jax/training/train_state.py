@@ -1,4 +1,4 @@
-"""What a config becomes: the fixed parts of training, and everything that training changes.
+"""The two halves of training: what is fixed by the config, and the state that changes.
 
 A `Learner` is built once per stage and handed over. A `TrainState` is one pytree; it knows the
 learner whose functions it is used with.
@@ -91,7 +91,7 @@ class Learner:
 
     @functools.cached_property
     def encoder(self) -> models.Encoder:
-        """The network; of a method that trains another than an encoder, that one."""
+        """The network that is trained: the encoder, or the method's own."""
         platform = self.platform or distributed.platform(self.mesh)
         model, classes = self.settings.model, self.num_classes
         network = self.objective.network(model, classes, platform)
@@ -143,18 +143,25 @@ class TrainState(flax.struct.PyTreeNode):
     The fields of the momentum network and the bank are None for an objective that has no use
     for them, `averaged` unless the config asks for it. `learner` is not data: it holds the
     functions that the state is used with.
+
+    >>> from cone_jax import config as config_lib
+    >>> config, mesh = config_lib.load_recipe("digits"), distributed.make_mesh()
+    >>> learner = build_learner(config, num_classes=10, steps_per_epoch=11, mesh=mesh)
+    >>> state = abstract_state(learner)
+    >>> sorted(state.variables), state.bank.probs.shape == (config.bank.size, 10)
+    (['batch_stats', 'params'], True)
     """
 
     step: jax.Array  # steps taken so far
-    params: Tree  # of the query network
+    params: Tree  # parameters of the query network
     batch_stats: Tree  # BatchNorm's running statistics
-    opt_state: Tree  # the optimiser's
-    ema_params: Tree | None  # of the momentum network
-    ema_batch_stats: Tree | None  # its own running statistics
-    bank: MemoryBank | None  # the keys seen lately
+    opt_state: Tree  # state of the optimiser
+    ema_params: Tree | None  # parameters of the momentum network
+    ema_batch_stats: Tree | None  # the momentum network's running statistics
+    bank: MemoryBank | None  # recent keys
     averaged: Tree | None  # params and batch_stats of the averaged model
     rng: jax.Array  # key data; step t uses fold_in(rng, t)
-    learner: Learner = flax.struct.field(pytree_node=False)  # whose functions it is used with
+    learner: Learner = flax.struct.field(pytree_node=False)  # the fixed parts of training
 
     @property
     def variables(self) -> dict[str, Tree]:
@@ -172,7 +179,7 @@ class TrainState(flax.struct.PyTreeNode):
         return self.variables if self.averaged is None else self.averaged
 
     def network(self, name: str) -> dict[str, Tree]:
-        """The network of that name in `evaluator.NETWORKS`."""
+        """The network called ``query``, ``key``, ``averaged`` or ``evaluated``."""
         if name == "averaged":
             assert self.averaged is not None
             return self.averaged
@@ -222,12 +229,12 @@ def init_state(
     """The state before the first step, replicated over `mesh` (default: all devices).
 
     Args:
-        config: of the stage.
+        config: the stage's config.
         rng: draws the parameters, and everything random in training.
         num_classes: C.
-        steps_per_epoch: what schedules count epochs by.
+        steps_per_epoch: converts the epochs of schedules to steps.
         mesh: the devices; None: all of them.
-        first_step: of the stage, in the whole run.
+        first_step: where the stage begins in the whole run.
         class_prior: the share of each class in the training set, for objectives that need it.
 
     Returns:
@@ -279,7 +286,7 @@ def abstract_state(learner: Learner) -> TrainState:
         learner: the fixed parts of training.
 
     Returns:
-        A state that holds a `jax.ShapeDtypeStruct` in the place of each array.
+        A state that holds a `jax.ShapeDtypeStruct` in place of each array.
 
     >>> from cone_jax import config as config_lib
     >>> config, mesh = config_lib.load_recipe("digits"), distributed.make_mesh()

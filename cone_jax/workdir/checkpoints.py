@@ -32,7 +32,7 @@ Tree = Any
 
 
 class Restored(NamedTuple):
-    """What a checkpoint gives back."""
+    """The contents of a checkpoint."""
 
     state: Tree
     data: dict[str, Any]  # state of the training stream
@@ -114,6 +114,8 @@ class Checkpoints:
         metrics: dict[str, float] | None = None,
     ) -> None:
         """Starts writing; returns once the arrays have been copied out of the devices' reach."""
+        self._manager.wait_until_finished()  # raises where the one before could not be completed
+        self._known_good = self._finalised
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -127,19 +129,27 @@ class Checkpoints:
 
     @property
     def last_good(self) -> str:
-        """Which one is intact, in words and without asking the store.
+        """Names the intact checkpoint, without contacting the store.
 
         A checkpoint counts a moment before Orbax says so: until then it may be this one or the
-        one before it, and only the store knows.
+        one before it, and only the store knows. So it is, too, where that moment failed.
         """
         before, newest = self._known_good, self._finalised
         if newest is None:
             return "there is no checkpoint yet"
-        if before == newest or not self._manager.is_saving_in_progress():
+        if before == newest or self._was_completed(newest):
             return f"checkpoint {newest} is intact"
         if before is None:
             return f"checkpoint {newest} was being completed"
         return f"checkpoint {newest} is intact, or else {before}"
+
+    def _was_completed(self, step: int) -> bool:
+        """Whether Orbax has come to the end of the newest checkpoint, and without an error."""
+        if self._manager.is_saving_in_progress():
+            return False
+        with contextlib.suppress(Exception):  # the loop gets it, too
+            self._manager.wait_until_finished()  # returns at once, and forgets a step that failed
+        return step in self._manager.all_steps()
 
     def latest_step(self) -> int | None:
         """The newest complete checkpoint."""
@@ -252,7 +262,6 @@ class Checkpoints:
         numbered = ((path.name.split(".")[0], path) for path in self._directory.iterdir())
         written = {int(name): path for name, path in numbered if name.isdecimal()}
         visible = _visible_steps(self._directory)
-        self._known_good = max(visible, default=self._known_good)
         for step, path in written.items():
             if step not in visible:
                 integrity.write_manifest(path, self._manifest(step))
@@ -339,6 +348,6 @@ def write_failures_explained(workdir: Path) -> Iterator[None]:
         except UserError:
             saved = "there is no checkpoint yet"
         raise TrainingFailed(
-            f"workdir ({workdir}) cannot be written: {said}; {saved}; mend that, and start again "
+            f"workdir ({workdir}) cannot be written: {said}; {saved}; fix that, and start again "
             "with the same flags"
         ) from error

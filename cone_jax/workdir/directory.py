@@ -61,7 +61,7 @@ def unwritable_refused(workdir: Path) -> Iterator[None]:
 
 
 def has_checkpoints(workdir: Path) -> bool:
-    """Whether there is anything to go on from, be it damaged."""
+    """Whether there is a checkpoint to continue from, even a damaged one."""
     checkpoints = workdir / CHECKPOINTS_FOLDER
     return checkpoints.is_dir() and any(checkpoints.iterdir())
 
@@ -74,7 +74,7 @@ def keep_class_names(workdir: Path, class_names: Sequence[str]) -> None:
 
 
 def keep_account(workdir: Path, table: str) -> None:
-    """Writes what became of each of the weights that a run started from."""
+    """Writes the account of the weights that a run started from."""
     with storage.replacing(workdir / ACCOUNT_FILE) as unfinished:
         unfinished.write_text(table + "\n", encoding="utf-8")
 
@@ -119,7 +119,7 @@ def load_config(workdir: Path | str) -> ConfigDict:
 
 
 def _leave_out_unused_methods(stored: dict[str, Any], default: ConfigDict) -> None:
-    """A method that is not installed any more leaves runs alone that did not train by it."""
+    """A method that is no longer installed does not matter to runs that did not use it."""
     sections = stored.get("objective")
     if isinstance(sections, dict):
         for name in sections.keys() - default.objective.keys() - {sections.get("name")}:
@@ -139,7 +139,7 @@ def _check_kinds(path: Path, stored: dict[str, Any], default: ConfigDict, prefix
             _check_kinds(path, value, expected, f"{prefix}{name}.")
         elif _kind(value) != _kind(expected):
             raise UserError(
-                f"{path}: {prefix}{name} ({value!r}) must be a {_kind(expected)}; mend the file, "
+                f"{path}: {prefix}{name} ({value!r}) must be a {_kind(expected)}; fix the file, "
                 "or choose another --workdir"
             )
 

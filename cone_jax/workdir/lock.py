@@ -73,7 +73,7 @@ class Lock:
                 self._path.unlink(missing_ok=True)
 
     def _taken_over(self) -> str:
-        """By whom, in words; "" where it is still ours."""
+        """The message that names the new holder; "" if the lock is still ours."""
         found = _read(self._path)
         if not found or found.get("token") == self._holder["token"]:
             return ""
@@ -96,7 +96,7 @@ class Lock:
                     return
 
     def away(self, said: str) -> str:
-        """What to tell when the store stays away for longer than checkpoint.store_timeout."""
+        """The message when the store stays away for longer than checkpoint.store_timeout."""
         checkpoints = self._checkpoints
         saved = "there is no checkpoint yet" if checkpoints is None else checkpoints.last_good
         return (
@@ -140,6 +140,8 @@ def _acquire(workdir: Path, report: Report) -> Holder:
             if storage.create(path, content):
                 return me
         found = _read(path)
+        if found.get("token") == me["token"]:  # it was created, but the answer never came
+            return me
         if not found:  # just released
             continue
         _wait_for_death(workdir, found)
@@ -208,7 +210,7 @@ def _this_process() -> Holder:
 
 
 def _this_machine() -> dict[str, str]:
-    """What two processes have in common that see each other's numbers."""
+    """An identifier that processes share if they can see each other's numbers."""
     machine = {"host": socket.gethostname(), "boot": "", "processes": ""}
     with contextlib.suppress(OSError):
         machine["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -47,7 +47,7 @@ class JsonLines:
         self._file.sync()
 
     def close(self, keep: bool = True) -> None:
-        """With `keep` False what a bucket has not got yet does not go there."""
+        """With `keep` False nothing more is uploaded to a bucket."""
         self._file.close(keep)
 
 

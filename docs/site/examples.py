@@ -40,7 +40,8 @@ def _is_field(member: Any) -> bool:
 
 def _text(attribute: Any) -> str:
     lines = attribute.lines_collection[attribute.filepath]
-    return comment(lines, attribute.lineno, attribute.endlineno)
+    text = comment(lines, attribute.lineno, attribute.endlineno)
+    return text[:1].upper() + text[1:]
 
 
 def comment(lines: list[str], first: int, last: int | None) -> str:

@@ -61,7 +61,9 @@ def _expanded(entry: Any) -> Any:
 
 
 def notebooks() -> list[Path]:
-    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+    """In the order of the page that lists them."""
+    listed = (ROOT / "docs/notebooks/index.md").read_text(encoding="utf-8")
+    return sorted((ROOT / "notebooks").glob("*.ipynb"), key=lambda path: listed.find(path.name))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

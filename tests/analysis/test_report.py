@@ -80,7 +80,7 @@ def test_every_section_is_there(page):
 def test_the_first_section_answers_what_a_person_asks(page, copy):
     for question in ("How good?", "On what?", "How sure?", "Which mistakes?", "Is my data all"):
         assert question in page.text
-    assert re.search(r"With 95 % confidence the accuracy is \d+\.\d to \d+\.\d %", page.text)
+    assert re.search(r"With 95% confidence the accuracy is \d+\.\d to \d+\.\d%", page.text)
     assert re.search(r"step 8 \(epoch [\d.]+\)", page.text)
     assert "Was the method on?" not in page.text
     lines = (copy / METRICS_FILE).read_text().splitlines()

@@ -142,12 +142,12 @@ def test_a_difference_is_judged_by_paired_seeds(tmp_path):
     assert found.mean + found.half == pytest.approx(theirs.high)
     said = run_comparison.verdicts(groups)
     assert said == [
-        "cone against cross_entropy: +3.00 points of test/top1 over 3 paired seeds, 95 % interval "
+        "cone against cross_entropy: +3.00 points of test/top1 over 3 paired seeds, 95% interval "
         "+0.52 to +5.48: more than noise."
     ]
     one = run_comparison.group_runs([plain[0], cone[0]])
     assert (
-        "a single seed: whether that is more than noise cannot be said"
+        "a single seed, which cannot show whether that is more than noise"
         in (run_comparison.verdicts(one)[0])
     )
     apart = run_comparison.group_runs([plain[0], cone[1]])
@@ -158,7 +158,7 @@ def test_a_difference_is_judged_by_paired_seeds(tmp_path):
     alike = [make_run(tmp_path / f"d{s}", "paco", s, t - 0.02) for s, t in enumerate(A[:2])]
     same = run_comparison.verdicts(run_comparison.group_runs([*cone, *alike]))
     assert "-2.00 points of test/top1, the same in all of 2 paired seeds" in same[0]
-    assert "more seeds will tell" in same[0]
+    assert "more seeds will show" in same[0]
 
 
 def test_parameters_tell_networks_with_and_without_a_head_apart(tmp_path):

@@ -108,13 +108,27 @@ def test_the_rate_falls_where_detectron2s_does(options, times):
         assert float(rate(step)) == pytest.approx(expected, rel=1e-4), step
 
 
-@pytest.mark.parametrize("options", ["own", "own,small", "c4,own,small", "tiny", "own,tiny,boxes"])
+SMALL = ("own", "own,small", "c4,own,small", "own,torchvision", "tiny", "own,tiny,boxes")
+
+
+@pytest.mark.parametrize("options", SMALL)
 def test_small_variants_are_valid(options):
     config = coco.get_config(options)
     config_lib.validate(config)
     assert config.objective.detection.masks == ("boxes" not in options)
     if "own" in options:
         assert config.objective.detection.backbone_norm == "frozen"
+
+
+def test_own_pictures_may_be_trained_from_scratch():
+    """With `moco` nothing is constant, and BatchNorm has more than two pictures."""
+    config = coco.get_config("own,moco,small")
+    config_lib.validate(config)
+    detection = config.objective.detection
+    assert detection.backbone_norm == detection.head_norm == "batch"
+    assert detection.freeze_at == 0
+    assert (config.batch_size, config.epochs, config.steps) == (8, 60, 0)
+    assert 0 < detection.precise_bn_batches < 200
 
 
 @pytest.mark.parametrize("options", ["fpn,c4", "moco,detectron2", "1x,2x", "1x,own"])

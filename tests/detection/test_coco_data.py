@@ -141,6 +141,11 @@ BAD = [
     (set_field("images", 0, "file_name", "a" * 5000), r"images\[0\].file_name .* a file in"),
     (lambda content: content.pop("categories"), r"categories must be a list"),
     (lambda content: content["categories"].clear(), r"categories is empty"),
+    (lambda content: content["images"].clear(), r"images is empty; list"),
+    (
+        lambda content: content["annotations"].clear(),
+        r"no image to train on has an object; label some, or set data.empty_images to 'keep'",
+    ),
 ]
 
 
@@ -152,6 +157,16 @@ def test_what_is_malformed_is_refused_in_one_line(content, tmp_path, change, sai
         coco.read(path, tmp_path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_harm(content, tmp_path):
+    """Programs on Windows write one."""
+    path = written(content, tmp_path)
+    expected = coco.read(path, tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    found = coco.read(path, tmp_path)
+    assert found.names == expected.names
+    assert len(found.records) == len(expected.records)
 
 
 def test_files_that_are_not_json_or_not_pictures_are_refused(content, tmp_path):

@@ -1,13 +1,17 @@
 """Folders in COCO's form: which layouts are found, what is dropped, what happens to damage."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cone_jax.data import datasets
+from cone_jax.data.pipeline import Share
 from cone_jax.data.sources import create
 from cone_jax.errors import UserError
+from cone_jax.training import loop
 from cone_jax.training.run import Run
 from tests.detection import shapes
 from tests.detection.test_detector_training import tiny
@@ -86,6 +90,25 @@ def test_of_one_file_a_part_is_held_out(written):
     assert set(ids(train)) == {5} - set(ids(test)), "what holds no object is not trained on"
     whole = create("coco", "train", **options, empty_images="keep")
     assert sorted(ids(whole) + ids(test)) == list(range(6))
+
+
+def test_a_part_without_anything_is_refused(written):
+    """A held-out part takes pictures from the one to train on, not their labels."""
+    file = written / "instances.json"
+    content = json.loads(file.read_text())
+    options = {"path": str(written), "holdout": 0.5}
+    tested = ids(create("coco", "test", **options))
+    for image in set(range(6)) - set(tested):
+        without_objects(content, image)
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="no image to train on has an object; label some, or set"):
+        create("coco", "train", **options)
+    assert len(create("coco", "train", **options, empty_images="keep")) == 3
+    content["images"], kept = content["images"][:1], content["images"][0]["id"]
+    content["annotations"] = [x for x in content["annotations"] if x["image_id"] == kept]
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="of a single image none is left to test on; add images"):
+        create("coco", "test", **options)
 
 
 # Of a set in one part: the JSON file, the folder of its pictures, what file names begin with.
@@ -189,3 +212,48 @@ def test_a_damaged_picture_is_replaced_in_training_and_black_in_a_test(tmp_path)
     assert first["mask"][place], "what is missed on it counts"
     height, width = first["size"][place]
     assert not np.any(first["image"][place, :height, :width])
+
+
+def test_what_was_put_right_in_the_labels_is_said_before_training(written):
+    """And which classes nothing can be learnt of."""
+    content = json.loads((written / "instances.json").read_text())
+    content["categories"].append({"id": 11, "name": "star"})
+    first, second = content["annotations"][:2]
+    first["bbox"][2:], second["bbox"][2] = [500, 500], 0
+    without_objects(content, 5)
+    (written / "train.json").write_text(json.dumps(content))
+    (written / "val.json").write_text(json.dumps(content))
+    said = []
+    config = tiny(written)
+    datasets.check_classes(datasets.open_dataset(config.data), config.data, said.append)
+    assert said == [
+        f"data.path ({written}): boxes clipped to their picture: 1, boxes without area dropped: 1, "
+        "pictures without an object dropped: 1",
+        f"data.path ({written}): warning: 1 of 3 classes have no object to train on, such as "
+        "'star'",
+    ]
+    (written / "val.json").write_text(json.dumps({**content, "annotations": []}))
+    datasets.check_classes(datasets.open_dataset(config.data), config.data, said.append)
+    assert said[-1].endswith("no picture to test on has an object, so that there will be no AP")
+    assert len(said) == 5
+
+
+def test_pictures_that_cannot_be_used_are_found_before_training(tmp_path):
+    """As those of a classifier are; another size would come out in the middle of the training."""
+    root = shapes.write(tmp_path / "shapes", 24)
+    run, said = Run.open(tiny(root)), []
+    path = run.dataset.train.objects(5).path
+    path.write_bytes(path.read_bytes()[:60])
+    loop._look_before_training(run, said.append)
+    assert any(line.startswith(f"unreadable: {path}: ") for line in said)
+    assert "1 of 18 pictures cannot be read" in said
+    Image.new("RGB", (5, 7)).save(path)
+    with pytest.raises(UserError, match=r"5 x 7 pixels, but the JSON's width and height are"):
+        loop._look_before_training(run, said.append)
+    one_of_two = dataclasses.replace(run, share=Share(0, 2))  # the other would wait for ever
+    loop._look_before_training(one_of_two, said.append)
+    assert any(line.startswith(f"warning: {path}: 5 x 7 pixels") for line in said)
+    for index in range(len(run.dataset.train)):
+        run.dataset.train.objects(index).path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"18 of 18 images .*; repair the files or raise the limit"):
+        loop._look_before_training(run, said.append)

@@ -327,7 +327,7 @@ def test_a_method_and_data_that_do_not_fit_are_refused(data):
     for fields, said in (
         ({"data.image_size": 96}, r"data.image_size \(96\) must be 64"),
         ({"model.name": "deit_tiny"}, r"model.name \('deit_tiny'\) is not a detector's"),
-        ({"evaluation.evaluators": ("classification",)}, "does not judge detection; .*detection"),
+        ({"evaluation.evaluators": ("classification",)}, "cannot evaluate detection; .*detection"),
         ({"data.train_transforms": ("flip",)}, "must end with pad"),
         ({"data.train_transforms": ("short_side(96)", "pad(64, 64)")}, "does not fit into pad"),
         ({"data.train_transforms": ("crop(3)", "pad(32, 32)")}, "no operation on pictures"),

@@ -1,5 +1,6 @@
 """What comes after training: scores, files, pictures, exports of one tiny detector."""
 
+import csv
 import dataclasses
 import json
 import re
@@ -61,7 +62,12 @@ def test_evaluation_writes_what_pycocotools_scores_alike(directory):
     for kind, name in (("bbox", "box_ap"), ("segm", "mask_ap")):
         score = coco_metric.evaluate(truth, found, kind=kind, image_ids=tested)
         assert scores[f"test/{name}"] == pytest.approx(score.summary["ap"] / 100, abs=1e-9)
-    assert (folder / "per_class.csv").read_text().startswith("class,objects,box_ap,mask_ap\n")
+    header, *rows = csv.reader((folder / "per_class.csv").read_text().splitlines())
+    assert header == ["class", "objects", "box_ap", "mask_ap"]
+    labelled = [x["category_id"] for x in truth["annotations"] if x["image_id"] in tested]
+    assert {name: int(count) for name, count, *_ in rows} == {
+        name: labelled.count(number) for number, name in shapes.NAMES.items()
+    }
     assert detection_files.precision_recall(outcome).axes[0].get_ylim() == (0, 105)
     assert all(line.endswith(" drawn") for line in detection_files.pictures(outcome)[1])
     for name in ("detections.png", "precision_recall.svg", "paper.md"):
@@ -288,7 +294,7 @@ REFUSALS = {
     ),
     "evaluate": (
         ("--workdir={run}", "--evaluators=knn"),
-        "--evaluators (knn20) does not judge detection",
+        "--evaluators (knn20) cannot evaluate detection",
     ),
     "probe of init_from": (
         ("{recipe}", "--config.init_from={run}", "--workdir={out}"),

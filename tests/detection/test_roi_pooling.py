@@ -60,6 +60,16 @@ def test_values_and_gradient_are_torchvisions(sampling_ratio, aligned):
     np.testing.assert_allclose(gradient, theirs_in.grad[0].permute(1, 2, 0).numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+def test_on_a_wide_map_positions_are_rounded_as_by_torchvision(aligned):
+    """The finest level of a picture of COCO's: the last bit of a position is 3e-5 of a cell."""
+    maps, boxes = features(200, 336, 2), boxes_inside(40, 800, 1344)
+    options = {"spatial_scale": 0.25, "output_size": 7, "sampling_ratio": 2, "aligned": aligned}
+    theirs = torch_roi_align(torch.from_numpy(maps).permute(2, 0, 1)[None], boxes, **options)
+    ours = pool(maps, boxes, **options)
+    np.testing.assert_allclose(ours, theirs.permute(0, 2, 3, 1).numpy(), atol=2e-6)
+
+
 @pytest.mark.parametrize(("sampling_ratio", "aligned"), FORMS)
 def test_boxes_beyond_the_map_are_pooled_as_by_the_compiled_kernel(sampling_ratio, aligned):
     """Samples up to one cell outside take the border's value, those further out are 0."""

@@ -122,12 +122,35 @@ def test_of_no_boxes_none_are_kept():
     assert not np.any(valid)
 
 
+@pytest.mark.parametrize("max_outputs", [0, 1, 8, 700])
+def test_places_may_be_fewer_or_more_than_boxes(max_outputs):
+    boxes, scores = crowded(300, seed=13)
+    index, valid = compiled(boxes, scores, iou_threshold=0.5, max_outputs=max_outputs)
+    expected = torchvisions(boxes, scores, 0.5)[:max_outputs].tolist()
+    assert index.shape == valid.shape == (max_outputs,)
+    assert index.tolist() == expected + [0] * (max_outputs - len(expected))
+    assert valid.tolist() == [place < len(expected) for place in range(max_outputs)]
+
+
 def test_bfloat16_is_judged_in_float32():
     """Whole coordinates and sixteenths are exact in both."""
     boxes, scores = crowded(300, seed=10, levels=16)
     rough = [jnp.asarray(x, jnp.bfloat16) for x in (boxes, scores)]
     again = kept(boxes, scores, iou_threshold=0.5)
     assert kept(*rough, iou_threshold=0.5).tolist() == again.tolist()
+
+
+def test_with_64_bits_the_choice_is_the_same():
+    boxes, scores = crowded(600, seed=14)
+    expected = kept(boxes, scores, iou_threshold=0.5)
+    with jax.enable_x64(True):
+        index, valid = detection.nms(
+            *(jnp.asarray(x, jnp.float64) for x in (boxes, scores)),
+            iou_threshold=0.5,
+            max_outputs=600,
+        )
+    assert index.dtype == jnp.int32
+    assert index[valid].tolist() == expected.tolist()
 
 
 def test_a_choice_has_no_gradient_but_what_is_chosen_has():

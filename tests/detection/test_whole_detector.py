@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import numpy as np
@@ -12,11 +13,13 @@ from flax import traverse_util
 from cone_jax import detection
 from cone_jax.detection import detector as detector_module
 from cone_jax.detection import heads
+from cone_jax.detection.backbone import Backbone
 from cone_jax.errors import UserError
+from cone_jax.interop import detector_weights, files
 from cone_jax.interop import torchvision_detector as torchvision_names
 from cone_jax.models import resnet
 from cone_jax.models.layers import Layers
-from tests.detection import random_weights
+from tests.detection import random_weights, torchvision_oracle
 
 pytestmark = pytest.mark.optimised
 PROPOSALS = {"proposals_before_nms": (100, 100), "proposals": (40, 40)}
@@ -195,6 +198,56 @@ def test_weights_return_to_torchvision_unchanged():
     assert set(back) == set(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(back[name], value, err_msg=name)
+
+
+# What torchvision's released detectors are called in their files, and what they load as.
+NAMES_OF_2019 = (
+    (r"(_blocks\.\d)\.0\.", r"\1."),
+    (r"rpn\.head\.conv\.0\.0\.", "rpn.head.conv."),
+    (r"mask_head\.(\d)\.0\.", lambda found: f"mask_head.mask_fcn{int(found[1]) + 1}."),
+)
+
+
+def test_released_detectors_load_under_their_names_of_2019():
+    """torchvision reads them, too, which tells whether the names are right."""
+    former = dict(small_state())
+    for pattern, name in NAMES_OF_2019:
+        former = {re.sub(pattern, name, key): value for key, value in former.items()}
+    assert len(former.keys() - small_state().keys()) == 2 * (4 + 4 + 1 + 4)
+    theirs = random_weights.maskrcnn_resnet18(seed=1, num_classes=5)
+    theirs.load_state_dict({key: torch.from_numpy(value) for key, value in former.items()})
+    for name, value in random_weights.arrays(theirs).items():
+        np.testing.assert_array_equal(value, small_state()[name], err_msg=name)
+    expected = torchvision_names.from_torchvision(small_state(), SMALL)
+    zeros = jax.tree.map(np.zeros_like, expected)
+    started, _, account = detector_weights.from_tensors(
+        files.Weights(former), detection.Detector(SMALL), zeros, source="released.pth"
+    )
+    assert set(account) == {"mapped"}
+    for found in (torchvision_names.from_torchvision(former, SMALL), started):
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_released_detectors_have_frozen_norms_without_an_epsilon():
+    """torchvision's `overwrite_eps(model, 0.0)`: variances may be as small as the usual one."""
+    rng = np.random.default_rng(0)
+    maps = rng.normal(size=(2, 3, 4, 5)).astype(np.float32)
+    values = {
+        "weight": rng.normal(size=5).astype(np.float32),
+        "bias": rng.normal(size=5).astype(np.float32),
+        "running_mean": rng.normal(size=5).astype(np.float32),
+        "running_var": np.array([1e-6, 1e-5, 1e-3, 1.0, 10.0], np.float32),
+    }
+    theirs = torchvision_oracle.torchvision.ops.misc.FrozenBatchNorm2d(5, eps=0.0)
+    theirs.load_state_dict({name: torch.from_numpy(value) for name, value in values.items()})
+    settings = dataclasses.replace(SMALL, norm_epsilon=0.0)
+    ours = Backbone(settings)._layers(stage=1, train=True).batch_norm()
+    variables = {
+        "params": {"scale": values["weight"], "bias": values["bias"]},
+        "batch_stats": {"mean": values["running_mean"], "var": values["running_var"]},
+    }
+    expected = theirs(torch.from_numpy(maps).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(ours.apply(variables, maps), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_imported_variables_have_the_shapes_of_the_detectors_own():

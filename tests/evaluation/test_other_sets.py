@@ -43,7 +43,7 @@ def test_labels_follow_names():
     source = label_maps.relabel(own, source_of(["tit", "kite", "owl"], [0]), "data (x)")
     assert [source[index].label for index in range(3)] == [2, 0, 0]
     assert label_maps.present_labels(source) == (0, 2)
-    with pytest.raises(UserError, match=r"data \(x\): class 'owl' \(2 such\) is none of the 1"):
+    with pytest.raises(UserError, match=r"data \(x\): class 'owl' \(2 in all\) is not one"):
         label_maps.relabel(own, source_of(["kite"], [0]), "data (x)")
 
 

@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -112,23 +113,34 @@ def test_what_cannot_be_read_is_named(network, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("given", "names", "part"),
     [
-        ("resnet18", "timm:resnet18.a1_in1k or torchvision:resnet18.IMAGENET1K_V1"),
-        ("resnet50.A1_in1k", "timm:resnet50.a1_in1k"),
-        ("mobilenetv2_100.safetensors", "timm:mobilenetv2_100.ra_in1k"),
-        ("birds", ""),
+        ("resnet18", "timm:resnet18.a1_in1k or torchvision:resnet18.IMAGENET1K_V1", "resnet18"),
+        ("resnet50.A1_in1k", "timm:resnet50.a1_in1k", "resnet50.a1_in1k"),
+        ("TIMM:resnet50.a1_in1k", "timm:resnet50.a1_in1k", "resnet50.a1_in1k"),
+        ("mobilenetv2_100.safetensors", "timm:mobilenetv2_100.ra_in1k", "mobilenetv2_100"),
+        ("efficientnet-b0.pth", "timm:efficientnet_b0.ra4", "efficientnet_b0"),
+        ("resnet50d", "", ""),
+        ("birds", "", ""),
     ],
 )
 def test_a_name_where_a_file_should_be_is_answered_with_published_weights(
-    network, tmp_path, given, names
+    network, tmp_path, given, names, part
 ):
     with pytest.raises(UserError) as caught:
         interop.load_initial(tmp_path / given, *network)
-    text = str(caught.value)
-    stem = given.removesuffix(".safetensors")
-    end = f", or weights by name such as {names} (all: --mode=weights --model={stem})"
-    assert text.endswith("give a file that does" + (end if names else ""))
+    said = str(caught.value).partition("does not exist; give a file that does")[2]
+    assert said.startswith(f", or weights by name such as {names}" if names else "")
+    assert said.endswith(f" (all: --mode=weights --model={part})" if part else "")
+    assert bool(said) == bool(names)
+
+
+@pytest.mark.parametrize("given", ["me/birds", "hf:/me/birds", "hf:me/birds"])
+def test_a_repository_where_a_file_should_be_is_told_how_to_write_it(given):
+    with pytest.raises(UserError, match=r"give a file that does, or .* as hf://me/birds$"):
+        files.read_weights(Path(given))
+    with pytest.raises(UserError, match=r"give a file that does$"):
+        files.read_weights(Path("docs/birds"))  # below a folder that there is
 
 
 def test_without_pytorch_the_cure_is_named(network, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ from PIL import Image
 
 from cone_jax import interop, models
 from cone_jax.data import transforms
+from cone_jax.errors import UserError
 from cone_jax.interop import hub, metadata, published, pushing
 from cone_jax.interop.metadata import ExportMetadata
 from tests.detection import torchvision_oracle  # noqa: F401 - before timm
@@ -30,6 +32,7 @@ import timm.data
 
 ROOT = Path(__file__).parents[2]
 NAME = "mobilenetv2_100.ra_in1k"
+_PATIENCE = "120"  # seconds for an answer; a busy machine may not have one in the library's ten
 
 
 @functools.cache
@@ -117,9 +120,13 @@ def server():
 def client(server, folder, *arguments, **environment):
     """The answer of a process of its own; the hub is all that it can reach."""
     command = [sys.executable, "-m", "tests.interop.hub_client", *arguments]
+    # Without the user's own cache, token and switches.
+    others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     own = {
         "HF_ENDPOINT": server.endpoint,
         "HF_HOME": str(folder),
+        "HF_HUB_ETAG_TIMEOUT": _PATIENCE,
+        "HF_HUB_DOWNLOAD_TIMEOUT": _PATIENCE,
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "NO_PROXY": "*",
@@ -128,7 +135,7 @@ def client(server, folder, *arguments, **environment):
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, **own, **environment},
+        env={**others, **own, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -160,7 +167,7 @@ def test_files_come_through_redirects_ranges_and_the_cache(server, tmp_path):
         (line,) = client(server, tmp_path, "fetch", f"hf://{name}")
         steps = [f"resize(({size}, {size}), interpolation='bicubic')", f"centre_crop({size})"]
         assert json.loads(line)["transforms"] == steps
-    names = ("hf://old/flat", "hf://me/vit", "hf://me/bare")
+    names = ("hf://old/flat", "hf://me/vit", "hf://me/bare@main/")
     flat, vit, bare = map(json.loads, client(server, tmp_path, "fetch", *names))
     assert bare["transforms"] is None
     assert flat["transforms"] == hub_says["transforms"]
@@ -325,8 +332,8 @@ def test_a_network_that_timm_has_not_is_pushed_and_used_by_its_name(
     )
     assert [code for _, code in (unlicensed, before, licensed, after)] == [0] * 4
     assert "licence unknown" in unlicensed[0]
-    assert "name a licence: --license=apache-2.0" in unlicensed[0]
-    assert "name a licence" not in licensed[0]
+    assert "choose a licence: --license=apache-2.0" in unlicensed[0]
+    assert "choose a licence" not in licensed[0]
     found = [re.search(r"picture.png: ?(.+%)", text)[1] for text in (before[0], after[0])]
     assert found[0] == found[1]
     files = server.repositories["me/cone"]
@@ -350,6 +357,23 @@ def test_who_may_not_write_is_told_so_and_nothing_changes(server, export_with_he
     assert code == 2
     assert "hf auth login" in text
     assert "me/refused" not in server.repositories
+
+
+def test_warnings_of_the_library_are_printed_once(main, monkeypatch, capsys):
+    assert main(["weights", "--model=mobilenetv2"]) == 0
+    assert len(logging.getLogger("huggingface_hub").handlers) == 1
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(sys.stderr)])
+    logging.getLogger("huggingface_hub.utils").warning("Retrying")
+    assert "Retrying" not in capsys.readouterr().err
+
+
+def test_a_push_that_cannot_get_there_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "*")
+    with pytest.raises(hub.DownloadFailed, match=r"--push \(hf://me/mine\): .*refused"):
+        pushing.push(tmp_path, "hf://me/mine")
+    with pytest.raises(UserError, match=r"--push \(hf://-me/mine\) is not a repository: Repo id"):
+        pushing.push(tmp_path, "hf://-me/mine")
 
 
 @pytest.mark.parametrize(("resize", "mode"), [(40, "center"), ((40, 40), "squash")])

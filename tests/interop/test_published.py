@@ -56,7 +56,7 @@ def test_networks_that_only_look_alike_are_refused_by_name(name):
     published.refuse_lookalike(plain, plain, {"img_size": 256, "drop_path_rate": 0.1})
     encoder = models.create(plain, 5, projection=None)
     for source in (f"{name}.pth", f"models/{name}.ra2_in1k", f"hf://timm/{name}.in1k@main"):
-        with pytest.raises(UserError, match=r"which has the names .* is another one"):
+        with pytest.raises(UserError, match=r"which has the names .* is a different one"):
             importing.from_tensors({}, encoder, {}, source=source)
 
 

@@ -128,6 +128,15 @@ def test_every_flag_belongs_to_a_mode():
         assert read <= set(mode.flags), name
 
 
+def test_help_says_what_a_flag_means_in_this_mode(main, capsys):
+    for mode, flag, meaning in (
+        ("weights", "--model", "any part of a name"),
+        ("predict", "--model", "weights instead of a run"),
+    ):
+        assert main([mode, "--help"]) == 0
+        assert re.search(rf"{flag} +{meaning}", capsys.readouterr().out), mode
+
+
 def test_help_may_be_cut_short():
     """As by ``| head``: no traceback where nobody reads on."""
     command = [sys.executable, "main.py", "--help"]
@@ -222,7 +231,7 @@ def test_train_then_evaluate_as_a_user_would(tmp_path):
         assert text in trained.stdout
     ends = trained.stdout.partition("finished at step")[2]
     for name in ("top-1", "top-5"):
-        assert re.search(rf"test {name} +[\d.]+% \([\d.]+ to [\d.]+ %\)", ends)
+        assert re.search(rf"test {name} +[\d.]+% \([\d.]+ to [\d.]+%\)", ends)
     total, parts = re.search(r"parameters: ([\d,]+) \((.*)\)", trained.stdout).groups()
     counts = dict(re.findall(r"(\w+) ([\d,]+)", parts))
     assert counts.keys() == {"backbone", "projection", "classifier"}
@@ -235,7 +244,7 @@ def test_train_then_evaluate_as_a_user_would(tmp_path):
     assert scored.returncode == 0, scored.stderr
     assert "360" in scored.stdout
     for name in ("top1", "top5"):
-        assert re.search(rf"{name}, 95 % interval +[\d.]+ to [\d.]+ %", scored.stdout)
+        assert re.search(rf"{name}, 95% interval +[\d.]+ to [\d.]+%", scored.stdout)
     assert (run / "evaluation.json").exists()
 
 

@@ -7,6 +7,7 @@ import runpy
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from cone_jax import models, workdir
 from cone_jax.errors import UserError
 from cone_jax.interop import pushing
 from cone_jax.modes import command_line
-from cone_jax.modes.export import export
+from cone_jax.modes.export import _command, export
 from cone_jax.modes.predict import predict
 from cone_jax.settings import Model, free_fields
 from cone_jax.workdir.checkpoints import Checkpoints
@@ -139,6 +140,15 @@ def test_a_run_is_pushed_with_its_story_and_not_without_an_answer(run, monkeypat
     }
     with pytest.raises(UserError, match="takes no revision"):
         call(export, run, push="hf://me/digits@v1", yes="true")
+
+
+def test_the_command_of_a_card_has_no_paths_of_this_machine(tiny_config):
+    tiny_config.init_from = "/home/me/secret/weights.pth"
+    tiny_config.data.corrections = "/home/me/secret/corrections.csv"
+    command = _command(SimpleNamespace(config=tiny_config))
+    assert "secret" not in command
+    assert "--config.init_from=weights.pth" in command
+    assert "--config.data.corrections=corrections.csv" in command
 
 
 @pytest.mark.parametrize(("answer", "goes"), [("y", True), ("", False), ("n", False)])

@@ -59,7 +59,7 @@ def test_a_run_says_what_it_is(config, run):
     assert not adopted.model.projection
     assert config.model.name == "resnet50"  # the original is as it was
     account = pretrained.check_weights(adopted)
-    assert "2 of the classifier new" in account
+    assert "2 of the classifier initialised anew" in account
     again = pretrained.adopt(adopted, RECIPE, "latest")
     assert again.to_dict() == adopted.to_dict()
 

@@ -14,7 +14,7 @@ from cone_jax.config import load_recipe
 from cone_jax.data.sources import image_folder
 from cone_jax.errors import UserError
 from cone_jax.evaluation import label_maps
-from cone_jax.interop import hub, published, state_dict
+from cone_jax.interop import hub, metadata, published, pushing, state_dict
 from cone_jax.interop.metadata import ExportMetadata
 from cone_jax.modes import MODES, command_line
 from cone_jax.training import named_network, pretrained
@@ -147,6 +147,72 @@ def test_what_weights_say_of_their_input_is_applied(network, folder, tmp_path):
     assert scores["test/loss"] == pytest.approx(losses.mean(), rel=1e-4)
 
 
+def test_what_the_user_says_of_pictures_is_done_in_every_mode(weights, folder, tmp_path):
+    flags = (
+        "--config.data.mean=(0.9, 0.1, 0.2)",
+        "--config.data.std=(0.1, 0.2, 0.3)",
+        "--config.data.test_transforms=('resize(130)', 'centre_crop(96)')",
+        "--config.data.test_pixels=stored",
+    )
+    call("export", f"--model={weights}", f"--output={tmp_path}", *flags)
+    export = tmp_path / "safetensors"
+    _, _, said = metadata.read(export)
+    assert (said.mean, said.std) == ((0.9, 0.1, 0.2), (0.1, 0.2, 0.3))
+    assert said.transforms == ("resize(130)", "centre_crop(96)")
+    assert (said.image_size, said.pixels) == (96, "stored")
+    picture, out = folder / "goldfish" / "0.png", tmp_path / "out"
+    found = []
+    for model, own in ((weights, flags), (export, ())):
+        images = (f"--images={picture}", f"--output={tmp_path / 'p.csv'}")
+        printed = call("predict", f"--model={model}", *images, *own)
+        data = (f"--config.data.path={folder}", "--config.evaluation.batch_size=8")
+        call("evaluate", f"--model={model}", *data, f"--workdir={out}", *own)
+        loss = json.loads((out / "evaluation.json").read_text())["test/loss"]
+        found.append((printed[printed.index(f"{picture}: ") :], loss))
+    assert found[0] == found[1]
+    with pytest.raises(UserError, match=r"data.mean \(\(0.5,\)\) must have three values"):
+        call("predict", f"--model={weights}", *images, "--config.data.mean=(0.5,)")
+
+
+def test_scores_of_other_weights_are_not_kept_beside_these(weights, folder, tmp_path):
+    other, out = weights.with_name("other.safetensors"), tmp_path / "out"
+    other.write_bytes(weights.read_bytes())
+    data = (f"--config.data.path={folder}", "--config.evaluation.batch_size=8")
+    for path, name, kept in (
+        (weights, "a", {"a"}),
+        (weights, "b", {"a", "b"}),
+        (other, "c", {"c"}),
+    ):
+        evaluators = f"--evaluators=classification(name='{name}')"
+        call("evaluate", f"--model={path}", *data, f"--workdir={out}", evaluators)
+        scores = json.loads((out / "evaluation.json").read_text())
+        assert scores["weights"] == str(path)
+        assert {each for each in "abc" if f"{each}/top1" in scores} == kept
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "robustness", "export"])
+def test_a_run_keeps_its_own_results(mode, weights, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(
+        UserError, match=r"--workdir \(.*\) is a run, and what --model \(.*\) gives"
+    ):
+        call(mode, f"--model={weights}", f"--workdir={tmp_path}")
+
+
+def test_what_is_pushed_does_not_say_where_its_file_was(weights, monkeypatch):
+    pushed = {}
+    monkeypatch.setattr(
+        pushing,
+        "push",
+        lambda folder, _: pushed.update(
+            {path.name: path.read_bytes() for path in folder.iterdir()}
+        ),
+    )
+    call("export", f"--model={weights}", "--push=hf://me/mine", "--yes")
+    assert "weights resnet8.safetensors" in pushed["README.md"].decode()
+    assert not any(str(weights.parent).encode() in content for content in pushed.values())
+
+
 def test_export_and_predict_need_no_run(weights, folder, tmp_path):
     call("export", f"--model={weights}", f"--output={tmp_path / 'exports'}")
     picture = folder / "goldfish" / "0.png"
@@ -158,7 +224,7 @@ def test_export_and_predict_need_no_run(weights, folder, tmp_path):
 
 
 def test_classes_that_are_none_of_the_networks_are_named():
-    with pytest.raises(UserError, match=r"class 'unicorn' \(1 such\) is none of the 1000"):
+    with pytest.raises(UserError, match=r"class 'unicorn' \(1 in all\) is not one of the 1000"):
         label_maps.match_classes(["goldfish", "unicorn"], published.class_names())
     assert label_maps.match_classes(["b", "a"], ("a", "b")) == (1, 0)
 

@@ -51,6 +51,7 @@ def test_values_follow_from_the_number_of_images(config, tmp_path):
     assert chosen.evaluation.every_epochs == 30.0
     assert chosen.model.name == config.model.name  # only a budget says how large it may be
     assert any(line.startswith("chosen: bank.size = 72: full within an epoch") for line in said)
+    assert "chosen: batch_size = 8: a sixteenth of 72 images or less, but 8 to 64" in said
     assert not list(Run.open(chosen).idle_terms())
 
 
@@ -58,8 +59,10 @@ def test_epochs_of_the_users_own_decide_the_rest(folder, tmp_path):
     command = ["--config=folder", f"--config.data.path={folder}", "--config.epochs=5"]
     config = command_line.parse(command, {name: mode.help for name, mode in MODES.items()}).config
     assert "epochs" not in dict(config.derive)
-    chosen = plan.resolve(config, tmp_path / "run", lambda line: None)
+    said: list[str] = []
+    chosen = plan.resolve(config, tmp_path / "run", said.append)
     assert chosen.epochs == 5
+    assert "chosen: evaluation.every_epochs = 1.0: so 5 times in all" in said
     assert chosen.schedule.warmup_epochs == 0.25
     assert chosen.ema.momentum == 0.9
     assert "bank.size" in dict(config.derive)
@@ -77,7 +80,7 @@ def measured(step_seconds: float):
     """The time of a step, were it in proportion to pixels; the smallest network's is given."""
 
     def measure(config) -> Speed:
-        share = (config.data.image_size / 64) ** 2 * (config.model.options.width / 32) ** 2
+        share = (config.data.image_size / 64) ** 2 * (config.model.options.width / 40) ** 2
         return Speed(step_seconds * share, 10.0)
 
     return measure
@@ -85,7 +88,7 @@ def measured(step_seconds: float):
 
 @pytest.mark.parametrize(
     ("step_seconds", "network", "least_epochs"),
-    [(1.0, (32, 64), 40), (0.35, (32, 96), 60), (0.2, (32, 128), 60), (1e-4, (64, 224), 60)],
+    [(1.0, (40, 64), 40), (0.35, (40, 96), 60), (0.2, (40, 128), 60), (1e-4, (64, 224), 60)],
 )
 def test_a_budget_chooses_the_largest_network_that_trains_well_in_it(
     config, tmp_path, step_seconds, network, least_epochs
@@ -109,7 +112,7 @@ def test_a_step_that_grows_less_than_its_arithmetic_allows_a_larger_network(conf
     config.budget = "10min"
     chosen = plan.resolve(config, tmp_path, lambda line: None, measure)
     assert seen == [64, 96, 128]
-    assert (chosen.model.options.width, chosen.data.image_size) == (32, 128)
+    assert (chosen.model.options.width, chosen.data.image_size) == (40, 128)
 
 
 def test_a_budget_too_short_and_one_beside_epochs_are_refused(config, tmp_path):

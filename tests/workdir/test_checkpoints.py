@@ -1,6 +1,8 @@
 """Checkpoints: damage is found and named, the newest intact one is used, readers change nothing."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -169,6 +171,41 @@ def test_readers_leave_unfinished_writes_alone(workdir):
         assert checkpoints.latest_step() == 3
         checkpoints.save(4, state(4), {}, {})  # Orbax clears away in the background until then
     assert not unfinished.exists()
+
+
+UNCERTAIN = "checkpoint 3 is intact, or else 2"
+
+
+class EndsBadly(Checkpoints):
+    """The last file of checkpoint 3, which makes it count, does not arrive."""
+
+    def _update_manifests(self):
+        super()._update_manifests()
+        if self._finalised == 3:
+            raise ConnectionError("no answer")
+
+
+def test_the_last_good_one_is_certain_or_said_not_to_be(tmp_path):
+    """The lock asks, from a thread of its own; the loop meets the error later, and ends."""
+    with EndsBadly(tmp_path) as checkpoints, ThreadPoolExecutor(1) as another_thread:
+
+        def asked():
+            return another_thread.submit(lambda: checkpoints.last_good).result()
+
+        assert checkpoints.newest_intact_step(print) is None
+        assert asked() == "there is no checkpoint yet"
+        for step in (1, 2):
+            checkpoints.save(step, state(step), {}, {})
+            checkpoints.wait()
+            assert asked() == f"checkpoint {step} is intact"
+        checkpoints.save(3, state(3), {}, {})
+        while checkpoints._manager.is_saving_in_progress():
+            assert asked() in ("checkpoint 2 is intact", UNCERTAIN)
+            time.sleep(0.01)
+        assert asked() == UNCERTAIN
+        with pytest.raises(ConnectionError):
+            checkpoints.wait()
+        assert asked() == UNCERTAIN == checkpoints.last_good
 
 
 def test_best_is_the_later_of_equals_and_ignores_nan(tmp_path):

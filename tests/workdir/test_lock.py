@@ -41,7 +41,6 @@ def directory(request, tmp_path):
 @pytest.fixture
 def hurried(monkeypatch):
     monkeypatch.setattr(lock, "HEARTBEAT", 0.05)
-    monkeypatch.setattr(lock, "LEASE", 2.5)
 
 
 def someone_elsewhere(**fields):
@@ -80,7 +79,21 @@ def test_one_process_cannot_hold_it_twice(tmp_path):
         pass
 
 
-def test_who_is_silent_on_another_machine_is_taken_over_whatever_its_clock_says(tmp_path, hurried):
+def test_a_lock_whose_creation_was_not_confirmed_is_held(tmp_path, monkeypatch):
+    """The answer of a store was lost, and the request, made again, found the file of the first."""
+    create, said, answers = storage.create, [], iter([False])
+    monkeypatch.setattr(
+        lock.storage, "create", lambda *given: create(*given) and next(answers, True)
+    )
+    with lock.held(tmp_path, said.append, 600.0):
+        assert [path.name for path in tmp_path.iterdir()] == [lock.LOCK_FILE]
+    assert not said
+
+
+def test_who_is_silent_on_another_machine_is_taken_over_whatever_its_clock_says(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(lock, "LEASE", 2.5)
     own_number = someone_elsewhere(pid=os.getpid(), since="2999-01-01 00:00:00+00:00")
     (tmp_path / lock.LOCK_FILE).write_text(json.dumps(own_number))
     said, began = [], time.monotonic()
@@ -131,7 +144,8 @@ def test_a_run_that_was_taken_over_ends_and_leaves_the_lock_to_the_other(tmp_pat
 
 
 def test_a_run_that_was_stopped_asks_before_it_writes(tmp_path, monkeypatch):
-    with lock.held(tmp_path, print, 600.0) as held:  # whose heartbeat sleeps all the while
+    monkeypatch.setattr(lock, "HEARTBEAT", 600.0)
+    with lock.held(tmp_path, print, 600.0) as held:
         held.check()
         monkeypatch.setattr(lock, "LEASE", 0.0)
         held.check()

@@ -8,7 +8,7 @@ boxes without area are dropped. Categories become labels 1, 2, ... in the order 
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,17 @@ def read(
             found[entry["image_id"]].append(parsed)
     records = [_record(pictures[image_id], found[image_id]) for image_id in sorted(pictures)]
     kept = tuple(each for each in records if keep_empty or not np.all(each.crowd))
-    if not kept:
-        raise UserError(
-            f"{annotations}: no image has an object; set keep_empty to use it all the same"
-        )
+    refuse_nothing(kept, annotations)
     return CocoData(kept, tuple(labels), tuple(names), len(records) - len(kept), dropped, clipped)
+
+
+def refuse_nothing(records: Sequence[Record], annotations: Path) -> None:
+    """Raises `UserError` where no record is left to train on."""
+    if not records:
+        raise UserError(
+            f"{annotations}: no image to train on has an object; label some, or set "
+            "data.empty_images to 'keep'"
+        )
 
 
 def load(
@@ -125,17 +131,23 @@ def example(record: Record, image: bytes | np.ndarray, mask_side: int) -> object
 
 
 def pixels_of(record: Record, image: bytes | np.ndarray) -> np.ndarray:
-    """The picture, uint8 [H, W, 3], the way up that its objects were labelled.
+    """The picture, uint8 [H, W, 3], the way up that its objects were labelled."""
+    return decode.as_array(picture_of(record, image))
+
+
+def picture_of(record: Record, image: bytes | np.ndarray) -> decode.Raster:
+    """The picture that the objects were labelled on, of which the header has been read.
 
     Some labelling programs turn a photograph as its EXIF orientation says, others do not.
     """
     for upright in (True, False):
-        pixels = decode.as_array(decode.open_image(image, upright=upright))
-        if pixels.shape[:2] == record.size:
-            return pixels
+        picture = decode.open_image(image, upright=upright)
+        width, height = decode.size_of(picture)
+        if (height, width) == record.size:
+            return picture
     raise UserError(
-        f"{record.path}: {pixels.shape[1]} x {pixels.shape[0]} pixels, but the JSON's width "
-        f"and height are {record.size[1]} x {record.size[0]}; correct the JSON"
+        f"{record.path}: {width} x {height} pixels, but the JSON's width and height are "
+        f"{record.size[1]} x {record.size[0]}; correct the JSON"
     )
 
 
@@ -187,7 +199,8 @@ class _Entry:
 
 def _load_json(path: Path) -> dict[str, list[Any]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        # Programs on Windows begin a file with a byte order mark.
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; give COCO's JSON file") from error
     except (ValueError, RecursionError) as error:
@@ -218,6 +231,8 @@ def _images(
     content: dict[str, list[Any]], path: Path, folder: Path
 ) -> dict[int, tuple[int, Path, tuple[int, int]]]:
     found: dict[int, tuple[int, Path, tuple[int, int]]] = {}
+    if not content["images"]:
+        raise UserError(f"{path}: images is empty; list the pictures with id and file_name")
     for index, each in enumerate(content["images"]):
         entry = _Entry(path, f"images[{index}]", each)
         image_id = entry.integer("id")

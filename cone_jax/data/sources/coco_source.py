@@ -12,7 +12,7 @@ object: what is found on them is wrong.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,11 @@ class CocoSource:
         self._records = tuple(records)
         self.class_names = data.names
         self.category_ids = data.category_ids
+        self.put_right = {
+            "boxes clipped to their picture": data.clipped_boxes,
+            "boxes without area dropped": data.dropped_boxes,
+            "pictures without an object dropped": data.dropped_images,
+        }
         # To a hold-out all pictures are of one kind.
         self.labels = np.zeros(len(self._records), np.int32)
 
@@ -89,14 +94,16 @@ def open_coco(
     data = coco.read(*whole, masks=None, keep_empty=True)
     keys = [record.path.name.encode() for record in data.records]
     out = splits.held_out(keys, holdout, holdout_seed)
-    return CocoSource(
-        data,
-        (
-            record
-            for index, record in enumerate(data.records)
-            if (index in out) == (part == "held-out") and (keep_empty or not np.all(record.crowd))
-        ),
-    )
+    mine = [
+        record
+        for index, record in enumerate(data.records)
+        if (index in out) == (part == "held-out")
+    ]
+    if not mine:
+        raise UserError(f"{whole[0]}: of a single image none is left to test on; add images")
+    kept = [record for record in mine if keep_empty or not np.all(record.crowd)]
+    coco.refuse_nothing(kept, whole[0])
+    return CocoSource(dataclasses.replace(data, dropped_images=len(mine) - len(kept)), kept)
 
 
 class Relabelled:
@@ -190,6 +197,31 @@ def _parts(root: str) -> dict[str, tuple[Path, Path]]:
     if len(alone) == 1 and (not found or alone[0].stem == _WHOLE):
         add(_WHOLE, alone[0], base / "images", base)
     return found
+
+
+def remarks(train: Source, test: Source) -> Iterator[str]:
+    """What was put right in labels to train on, and what cannot be learnt or tested with them."""
+    changed = getattr(train, "put_right", {})
+    if any(changed.values()):
+        yield ", ".join(f"{what}: {count:,}" for what, count in changed.items() if count)
+    counted = zip(train.class_names, object_counts(train), strict=True)
+    missing = [name for name, count in counted if not count]
+    if missing:
+        yield (
+            f"warning: {len(missing)} of {len(train.class_names)} classes have no object to train "
+            f"on, such as {missing[0]!r}"
+        )
+    if not np.any(object_counts(test)):
+        yield "warning: no picture to test on has an object, so that there will be no AP"
+
+
+def object_counts(source: Source) -> np.ndarray:
+    """How many objects of each class there are, crowds apart."""
+    counts = np.zeros(len(source.class_names) + 1, int)
+    for index in range(len(source)):
+        record = objects_of(source, index)
+        counts += np.bincount(record.classes[~record.crowd], minlength=len(counts))
+    return counts[1:]
 
 
 def truth(source: Source) -> dict[str, Any]:

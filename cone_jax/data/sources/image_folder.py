@@ -175,7 +175,7 @@ def _scan(
     if unknown:
         raise UserError(
             f"{folder / unknown[0]} is a class that train lacks "
-            f"({len(unknown)} such); add it to train or remove it"
+            f"({len(unknown)} in all); add it to train or remove it"
         )
     paths: list[bytes] = []
     labels: list[int] = []

@@ -1,4 +1,4 @@
-"""What the pixels are worth: colour jitter, grey, blur."""
+"""Changes of pixel values: colour jitter, grey, blur."""
 
 import dataclasses
 

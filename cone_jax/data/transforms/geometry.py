@@ -1,4 +1,4 @@
-"""Where the pixels come from: crops, resizes and the flip."""
+"""Changes of geometry: crops, resizes and the flip."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What the network must do without: Cutout and random erasing.
+"""Occlusion: Cutout and random erasing.
 
 Published recipes erase after normalisation; here images stay uint8 until they are on the device.
 The two meet as follows. "Zero after normalisation" is the mean colour, rounded to a level: at most

@@ -1,4 +1,4 @@
-"""Lenses out of focus, rippled glass, movement."""
+"""Blurs: lenses out of focus, rippled glass, motion."""
 
 import functools
 

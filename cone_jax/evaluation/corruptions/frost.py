@@ -29,7 +29,7 @@ SHRUNK, FIRST = 5, 2
 
 
 class Ice(NamedTuple):
-    """What was measured of one photograph, in cuts of 224 pixels."""
+    """What was measured on one photograph, in cuts of 224 pixels."""
 
     colour: tuple[float, float, float]  # mean of red, green and blue
     # Deviation of the brightness by octave: 1 to 2 cycles per cut, 2 to 4, up to 64 and more.

@@ -44,7 +44,7 @@ class _Probe(Evaluator):
 
     @abc.abstractmethod
     def _scores(self, *sets: Labelled, **common: Any) -> dict[str, float]:
-        """What the probe finds, by names such as ``knn20/top1``."""
+        """The probe's results, by names such as ``knn20/top1``."""
 
 
 @dataclasses.dataclass(frozen=True)
