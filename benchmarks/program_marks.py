@@ -1,8 +1,8 @@
 """What decides the program of a recipe's training step, as a short mark: its config and its code.
 
-The code is the training step's module and all that it imports, without comments and docstrings. Of
-the parts that a registry knows by name (networks, objectives) only the recipe's own count, with
-what they import: an edit of DeiT leaves a ResNet's mark as it was.
+The code is the training step's module and all that it imports, without comments, docstrings and
+descriptions of fields. Of the parts that a registry knows by name (networks, objectives) only the
+recipe's own count, with what they import: an edit of DeiT leaves a ResNet's mark as it was.
 
 Equal marks promise equal programs. Different ones promise nothing, since much of a config and of
 the code never reaches a program: then the traced program itself has to be compared.
@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "cone_jax"
 # The step, and what reads the compiler's answer.
 START = ("cone_jax.training.train_step", "cone_jax.compilation.program_text")
-# Forms that no accelerator's program has.
-ELSEWHERE = "cone_jax.models.cpu"
+# Forms that no accelerator's program has, and what is written for people.
+ELSEWHERE = ("cone_jax.models.cpu", "cone_jax.console")
 # Sections of a config that begin after, beside or around a training step.
 BESIDE = ("evaluation", "checkpoint", "linear_stage", "transfer", "derive", "budget", "log_every")
 BESIDE += ("profile_steps", "wandb_project", "init_from", "init_strict", "seed")
@@ -101,13 +101,15 @@ def imports(module: str) -> tuple[str, ...]:
 
 @cache
 def code(module: str) -> str:
-    """A module's code, without comments and docstrings."""
+    """A module's code, without comments, docstrings and what `settings.field` says of a field."""
     tree = ast.parse(_file(module).read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             body = node.body
             if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
                 node.body = body[1:] or [ast.Pass()]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "field":
+            node.args = node.args[:1]
     return ast.unparse(tree)
 
 
