@@ -9,8 +9,9 @@ labels flipped (by `data.corrections`). Twice: for the same number of epochs, an
 in which the epochs of CE and CE + head are multiplied by what the finished CoNe runs took beside
 theirs, in CPU seconds; so equal time comes after equal epochs.
 
-From scratch, photographs get the network that `--config.budget` begins with on a CPU. What a recipe
-derives from the number of images it derives here, too.
+From scratch, photographs get the network that `--config.budget` began with on a CPU when the study
+was begun, a ResNet-18 of half the width. What a recipe derives from the number of images it derives
+here, too.
 
 Each run is a process of its own; a finished run gets a line in `docs/results/when_cone_pays.jsonl`
 and is not repeated, an interrupted one goes on. After each run the tables and the figure of

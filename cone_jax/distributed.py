@@ -46,7 +46,7 @@ def platform(mesh: Mesh) -> str:
 
 
 def slices(mesh: Mesh) -> int:
-    """How many TPU slices it spans. What goes from one to another, the hosts carry."""
+    """The number of TPU slices in the mesh. The hosts carry what goes from one to another."""
     return _slices(mesh.devices.flat)
 
 

@@ -159,7 +159,7 @@ def expected_memory(needed: int) -> int:
     Returns:
         Bytes of the whole process.
 
-    >>> expected_memory(2**30) // 2**20
-    2560
+    >>> expected_memory(0) // 2**20  # before there is a step
+    1024
     """
     return 2**30 + int(needed * (4.0 if _keeps_freed_memory else 1.5))

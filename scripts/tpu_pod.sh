@@ -97,7 +97,7 @@ make_slice() {
     [[ $version ]] || exit 2
     read -r -a options <<<"${CREATE:-}"
     if [[ ${SPOT:-} ]]; then options+=(--spot); fi
-    say "makes $TPU ($TYPE, $version) in $ZONE"
+    say "creating $TPU ($TYPE, $version) in $ZONE"
     slice create "$TPU" "--accelerator-type=$TYPE" "--version=$version" ${options[@]+"${options[@]}"}
 }
 
@@ -116,16 +116,16 @@ create() {
                 if [[ $dry_run ]]; then return; fi
             else
                 [[ ${1:-} == patient ]] || exit 1
-                say "no slice to be had; tries again in $retry s"
+                say "no slice available; trying again in $retry s"
                 sleep "$retry"
             fi ;;
             PREEMPTED | TERMINATED)
-                say "$TPU is $now: makes it anew"
+                say "$TPU is $now: creating it again"
                 delete
                 ;;
             STOPPED) fail "$TPU is STOPPED: start it with gcloud, or delete it" ;;
             *)
-                say "$TPU is $now; waits"
+                say "$TPU is $now; waiting"
                 sleep "$retry"
                 ;;
         esac
@@ -209,7 +209,7 @@ run() {
             fi
             on_workers all stop # the others, where they have not noticed yet
         fi
-        say "the run was cut off; goes on"
+        say "the run was cut off; continuing"
         sleep "$pause"
         create patient
     done

@@ -118,9 +118,9 @@ def check_classes(dataset: Dataset, data: ConfigDict, report: Report) -> None:
     if few:
         report(
             f"warning: {few} of {len(names)} classes have fewer than {FEW_IMAGES} images to train "
-            f"on ({names[train.argmin()]!r} has {train.min()}): from scratch expect little more "
-            f"than chance ({1 / len(names):.0%}) for them; start from weights (init_from) or add "
-            "images"
+            f"on ({names[train.argmin()]!r} has {train.min()}): expect little more than chance "
+            f"({1 / len(names):.0%}) for them from scratch, and more from weights (init_from); add "
+            "images if you can"
         )
 
 

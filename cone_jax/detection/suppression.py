@@ -71,11 +71,11 @@ def nms(
         alive &= ~jnp.any(hit & (jnp.arange(max_outputs) < kept.found), axis=1)
         alive = _greedy(alive, _overlaps(these, group, these, group, iou_threshold))
         # What goes beyond the buffers is dropped. Types are named for jax_enable_x64.
-        count = jnp.cumsum(alive, dtype=jnp.int32)
-        target = jnp.where(alive, kept.found + count - 1, max_outputs)
+        found = kept.found + jnp.cumsum(alive, dtype=jnp.int32)
+        target = jnp.where(alive, found - 1, max_outputs)
         return _Kept(
             kept.tile + 1,
-            jnp.minimum(kept.found + count[-1], max_outputs),
+            jnp.minimum(found[-1], max_outputs),
             kept.place.at[target].set(start + jnp.arange(tile, dtype=jnp.int32), mode="drop"),
             kept.boxes.at[target].set(these, mode="drop"),
             kept.groups.at[target].set(group, mode="drop"),

@@ -79,7 +79,7 @@ def read_weights(path: Path) -> Weights:
 
 
 def _as_repository(path: Path) -> str:
-    """What to add where OWNER/NAME of the hub may be meant."""
+    """A hint if OWNER/NAME of the hub may be meant, otherwise empty."""
     match = re.fullmatch(r"(?:hf:/?)?([\w.-]+/[\w.-]+)", str(path))
     if match is None or path.parent.exists():
         return ""

@@ -142,7 +142,7 @@ def _from_hub(reference: str, file: str = WEIGHTS_FILE) -> Path:
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
-    """What an exchange with the hub ends with; its library's HTTP client has errors of its own."""
+    """The errors of an exchange with the hub, including those of its library's HTTP client."""
     errors = optional_module("huggingface_hub.errors", "hub")
     return (OSError, ValueError, *errors.HfHubHTTPError.__bases__)
 

@@ -62,7 +62,7 @@ def from_torchvision(state: Mapping[str, np.ndarray], settings: Settings) -> dic
 
 
 def current_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tensors; those of torchvision's released detectors under the names of today.
+    """The same tensors; those of torchvision's released detectors under their current names.
 
     >>> list(current_names({"rpn.head.conv.bias": 0, "roi_heads.mask_head.mask_fcn1.bias": 0}))
     ['rpn.head.conv.0.0.bias', 'roi_heads.mask_head.0.0.bias']

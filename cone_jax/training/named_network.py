@@ -117,7 +117,7 @@ def options_of(config: ConfigDict) -> dict[str, Any]:
 
 
 def pictures_of(config: ConfigDict, recipe: str) -> dict[str, Any]:
-    """How a user, and not `recipe`, says that pictures become input, as `open_network` takes it."""
+    """The input settings that the user, not `recipe`, has set, as `open_network` takes them."""
     given, stated = (workdir.flatten(c) for c in (config, load_recipe(*recipe.split(":", 1))))
     changed = [field for field in _PICTURES if given[field] != stated[field]]
     if changed:

@@ -54,8 +54,8 @@ class Network(NamedTuple):
     image_size: int
 
 
-# From the one that two CPU cores can train in minutes to the one for a GPU. Small pictures get the
-# network of three stages: a fourth would pool them to a map of two by two (docs/own_images.md).
+# From the one that two CPU cores can train in minutes to the one for a GPU. On small pictures a
+# network of three stages learned more than one of four (docs/own_images.md).
 NETWORKS = (
     Network("resnet14", 40, 64),
     Network("resnet14", 40, 96),

@@ -144,7 +144,7 @@ class Checkpoints:
         return f"checkpoint {newest} is intact, or else {before}"
 
     def _was_completed(self, step: int) -> bool:
-        """Whether Orbax has come to the end of the newest checkpoint, and without an error."""
+        """Whether Orbax has finished the newest checkpoint without an error."""
         if self._manager.is_saving_in_progress():
             return False
         with contextlib.suppress(Exception):  # the loop gets it, too

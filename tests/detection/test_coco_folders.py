@@ -107,7 +107,7 @@ def test_a_part_without_anything_is_refused(written):
     content["images"], kept = content["images"][:1], content["images"][0]["id"]
     content["annotations"] = [x for x in content["annotations"] if x["image_id"] == kept]
     file.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="of a single image none is left to test on; add images"):
+    with pytest.raises(UserError, match="a single image leaves none to test on; add images"):
         create("coco", "test", **options)
 
 
@@ -234,7 +234,7 @@ def test_what_was_put_right_in_the_labels_is_said_before_training(written):
     ]
     (written / "val.json").write_text(json.dumps({**content, "annotations": []}))
     datasets.check_classes(datasets.open_dataset(config.data), config.data, said.append)
-    assert said[-1].endswith("no picture to test on has an object, so that there will be no AP")
+    assert said[-1].endswith("no picture to test on has an object, so there will be no AP")
     assert len(said) == 5
 
 

@@ -162,6 +162,14 @@ def test_every_module_of_the_package_has_a_page():
     assert public | {"detection"} == set(MODULES)
 
 
+def test_notebooks_stand_in_the_order_of_their_page(site):
+    listed = (ROOT / "docs/notebooks/index.md").read_text(encoding="utf-8")
+    wanted = re.findall(r"notebooks/(\w+)\.ipynb", listed)
+    page = (site / "notebooks/index.html").read_text(encoding="utf-8")
+    side = re.findall(r'<a href="(\w+)\.html" class="md-nav__link"', page)
+    assert [name for name in side if name in wanted] == wanted
+
+
 def test_search_knows_the_pages(site):
     index = (site / "search/search_index.js").read_text(encoding="utf-8")
     entries = json.loads(index.partition("=")[2])["docs"]

@@ -183,7 +183,7 @@ def test_a_run_goes_on_after_a_preemption_and_ends(laptop, tmp_path):
     ]
     assert output.count("batch 32 on 2 x cpu") == 2  # both workers, before and after
     assert f"{STEPS} steps from step " in output
-    assert "tries again in 1 s" in output
+    assert "trying again in 1 s" in output
     assert f"finished at step {STEPS}" in output
     assert laptop.calls().count("create") == 3  # the first, in vain, and after the preemption
     assert laptop.slice.state == "READY"  # deleting it is for the user to decide
@@ -208,7 +208,7 @@ def test_a_run_that_lost_a_worker_is_started_again_on_the_same_slice(other_progr
     code, output = other_program.run("run", *flags)
     assert code == 0, output
     assert output.count("started on ") == 4
-    assert "the run was cut off; goes on" in output
+    assert "the run was cut off; continuing" in output
     assert other_program.calls().count("create") == 1
 
 

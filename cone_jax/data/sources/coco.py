@@ -91,7 +91,7 @@ def read(
 
 
 def refuse_nothing(records: Sequence[Record], annotations: Path) -> None:
-    """Raises `UserError` where no record is left to train on."""
+    """Raises `UserError` if no record is left to train on."""
     if not records:
         raise UserError(
             f"{annotations}: no image to train on has an object; label some, or set "

@@ -100,7 +100,7 @@ def open_coco(
         if (index in out) == (part == "held-out")
     ]
     if not mine:
-        raise UserError(f"{whole[0]}: of a single image none is left to test on; add images")
+        raise UserError(f"{whole[0]}: a single image leaves none to test on; add images")
     kept = [record for record in mine if keep_empty or not np.all(record.crowd)]
     coco.refuse_nothing(kept, whole[0])
     return CocoSource(dataclasses.replace(data, dropped_images=len(mine) - len(kept)), kept)
@@ -200,7 +200,7 @@ def _parts(root: str) -> dict[str, tuple[Path, Path]]:
 
 
 def remarks(train: Source, test: Source) -> Iterator[str]:
-    """What was put right in labels to train on, and what cannot be learnt or tested with them."""
+    """Lines about corrected labels, and about what cannot be learnt or tested."""
     changed = getattr(train, "put_right", {})
     if any(changed.values()):
         yield ", ".join(f"{what}: {count:,}" for what, count in changed.items() if count)
@@ -212,11 +212,11 @@ def remarks(train: Source, test: Source) -> Iterator[str]:
             f"on, such as {missing[0]!r}"
         )
     if not np.any(object_counts(test)):
-        yield "warning: no picture to test on has an object, so that there will be no AP"
+        yield "warning: no picture to test on has an object, so there will be no AP"
 
 
 def object_counts(source: Source) -> np.ndarray:
-    """How many objects of each class there are, crowds apart."""
+    """The number of objects of each class, without crowds."""
     counts = np.zeros(len(source.class_names) + 1, int)
     for index in range(len(source)):
         record = objects_of(source, index)

@@ -7,7 +7,6 @@
 """
 
 from cone_jax.data.transforms import recipes
-from cone_jax.data.transforms.parsing import parse
-from cone_jax.data.transforms.transform import Pipeline
+from cone_jax.data.transforms.parsing import Pipeline, parse
 
 __all__ = ["Pipeline", "parse", "recipes"]
