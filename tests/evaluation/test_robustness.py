@@ -201,7 +201,7 @@ def test_some_of_imagenets_classes_are_not_what_alexnets_errors_are_of(run, vari
     # A baseline asks for all fifteen corruptions; which there are does not matter here.
     object.__setattr__(evaluator, "baseline", "alexnet")
     outcome = evaluator.evaluate(run, placed(run, variables), said.append)
-    assert "all 1,000 classes of ImageNet, these pictures of 8: mCE can be compared" in said[-1]
+    assert "all 1,000 classes of ImageNet, these pictures have 8: compare mCE only" in said[-1]
     assert outcome.remark == said[-1]
     assert f"\n{outcome.remark}.\n" in robustness_files._markdown(outcome)
 

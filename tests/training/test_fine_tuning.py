@@ -195,7 +195,7 @@ def test_a_rate_for_training_from_scratch_is_warned_of(config, monkeypatch, opti
     config.init_from, config.optimizer.name = "weights.safetensors", optimizer
     config.optimizer.learning_rate = rate
     loop._look_before_training(Run.open(config), said.append)
-    assert f"optimizer.learning_rate ({rate}) is one for training from scratch" in said[-1]
+    assert f"optimizer.learning_rate ({rate}) is meant for training from scratch" in said[-1]
     config.optimizer.learning_rate = rate / 10
     said.clear()
     loop._look_before_training(Run.open(config), said.append)
